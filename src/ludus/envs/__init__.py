@@ -1,0 +1,1 @@
+"""Environments: the JAX and host protocols, the registry, native environments, adapters."""

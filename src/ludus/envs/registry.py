@@ -1,0 +1,87 @@
+"""Environments by name: a prefix picks the library; without one, the fastest backend that is faithful to the id."""
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from ludus.envs.base import Environment, HostEnv
+from ludus.envs.classic import CLASSIC
+from ludus.envs.vector import VectorEnv
+from ludus.types import LudusError
+
+LIBRARIES = ("jax", "gym")
+
+_registered: dict[str, Callable[..., Any]] = {}
+
+
+def register_env(name: str, make: Callable[..., Any]) -> None:
+    """Give an environment a name for `make_env` and the command line.
+
+    Args:
+        name: what `env=` will be; it may not contain a colon.
+        make: a class or function that returns a `ludus.Environment` or a `gymnasium.Env`; it is called with the
+            options given to `make_env`.
+    """
+    if ":" in name or not name:
+        raise LudusError(f"register_env: name={name!r} may not be empty or contain a colon")
+    if not callable(make):
+        raise LudusError(f"register_env: make={make!r} must be a class or a function that returns an environment")
+    _registered[name] = make
+
+
+def make_env(env: Any, num_envs: int = 1, **options: Any) -> VectorEnv | HostEnv:
+    """Make a batch of environments.
+
+    Args:
+        env: an id such as "CartPole-v1", with "jax:" or "gym:" before it to pick the library; a registered name; a
+            `ludus.Environment`; or a `gymnasium.Env` class or instance.
+        num_envs: how many copies run side by side.
+        **options: handed to the environment.
+    """
+    if not isinstance(num_envs, int) or num_envs < 1:
+        raise LudusError(f"num_envs={num_envs}: must be an integer of at least 1")
+    if not isinstance(env, str):
+        return _from_object(env, num_envs, options, None)
+    library, _, name = env.rpartition(":")
+    if library and library not in LIBRARIES:
+        raise LudusError(f"env={env}: no library {library!r}; prefixes are {', '.join(p + ':' for p in LIBRARIES)}")
+    if name in _registered:
+        return _from_object(_registered[name], num_envs, options, name)
+    if library != "gym" and name in CLASSIC:
+        return _native(name, num_envs, options)
+    if library == "jax":
+        raise LudusError(f"env={env}: no such native environment{_hint(name, [*CLASSIC, *_registered])}")
+    return _gymnasium(name, num_envs, options)
+
+
+def _native(name: str, num_envs: int, options: dict[str, Any]) -> VectorEnv:
+    try:
+        return VectorEnv(CLASSIC[name](**options), num_envs, f"jax:{name}")
+    except TypeError as error:
+        raise LudusError(f"env_options={options}: jax:{name} does not take them ({error})") from error
+
+
+def _from_object(env: Any, num_envs: int, options: dict[str, Any], name: str | None) -> VectorEnv | HostEnv:
+    made = env(**options) if isinstance(env, type) and issubclass(env, Environment) else env
+    if name is not None and not isinstance(env, type):
+        made = env(**options)
+    if isinstance(made, Environment):
+        return VectorEnv(made, num_envs, f"jax:{name}" if name else f"object:{type(made).__qualname__}")
+    from ludus.envs.gymnasium import make_gymnasium
+
+    batch = make_gymnasium(env, num_envs, options)
+    batch.id = f"gym:{name}" if name else batch.id
+    return batch
+
+
+def _gymnasium(name: str, num_envs: int, options: dict[str, Any]) -> HostEnv:
+    try:
+        from ludus.envs.gymnasium import make_gymnasium
+    except ImportError as error:
+        raise LudusError(f"env={name}: needs Gymnasium (pip install gymnasium)") from error
+    return make_gymnasium(name, num_envs, options)
+
+
+def _hint(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"

@@ -1,0 +1,90 @@
+"""A batch of one JAX environment: vmap, same-step reset, time limit, episode statistics."""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ludus.envs.base import Environment
+from ludus.rows import choose_rows
+from ludus.seeding import spread
+from ludus.spaces import Space
+from ludus.types import Step
+
+
+class VectorState(NamedTuple):
+    """Where every copy is, what it shows, and what its running episode has gathered."""
+
+    env: Any
+    obs: Any
+    episode_return: jax.Array
+    episode_length: jax.Array
+
+
+class Draw(NamedTuple):
+    """The randomness of one step: a key for the dynamics and a start in case the episode ends."""
+
+    key: jax.Array
+    start: tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class VectorEnv:
+    """`num_envs` copies of `env`; hashable, so that equal batches share one compiled program."""
+
+    env: Environment
+    num_envs: int
+    id: str
+    max_episode_steps: int | None = None
+    """Time limit; None takes the environment's own."""
+
+    def __post_init__(self) -> None:
+        """Fill in the time limit."""
+        if self.max_episode_steps is None:
+            object.__setattr__(self, "max_episode_steps", self.env.max_episode_steps)
+
+    @property
+    def observation_space(self) -> Space:
+        """What one copy shows."""
+        return self.env.observation_space
+
+    @property
+    def action_space(self) -> Space:
+        """What one copy takes."""
+        return self.env.action_space
+
+    def remake(self, num_envs: int) -> "VectorEnv":
+        """Return a batch of another size."""
+        return replace(self, num_envs=num_envs)
+
+    def close(self) -> None:
+        """Nothing is held; here so that both kinds of environment can be closed alike."""
+
+    def reset(self, keys: jax.Array) -> VectorState:
+        """Start every copy, each from its own key `[B]`."""
+        env_state, obs = jax.vmap(self.env.reset)(keys)
+        return VectorState(env_state, obs, jnp.zeros(len(keys), jnp.float32), jnp.zeros(len(keys), jnp.int32))
+
+    def draw(self, step_key: jax.Array, start_key: jax.Array, num_steps: int) -> Draw:
+        """Draw the randomness of `num_steps` steps at once: far cheaper than step by step."""
+        shape = (num_steps, self.num_envs)
+        return Draw(spread(step_key, shape), jax.vmap(jax.vmap(self.env.reset))(spread(start_key, shape)))
+
+    def step(self, state: VectorState, action: Any, draw: Draw) -> tuple[VectorState, Step]:
+        """Advance every copy and start the ended ones anew.
+
+        The returned `Step` holds the true successor; the state's `obs` is what to act on next. `Step.info`
+        is `(episode_return, episode_length)` up to and including this step.
+        """
+        env_state, step = jax.vmap(self.env.step)(state.env, action, draw.key)
+        reward = jnp.asarray(step.reward, jnp.float32)
+        episode_return, episode_length = state.episode_return + reward, state.episode_length + 1
+        terminated = jnp.broadcast_to(step.terminated, reward.shape)
+        truncated = jnp.broadcast_to(step.truncated, reward.shape)
+        if self.max_episode_steps is not None:
+            truncated = truncated | (episode_length >= self.max_episode_steps)
+        ended = terminated | truncated
+        env_state, obs = choose_rows(ended, draw.start, (env_state, step.obs))
+        after = VectorState(env_state, obs, jnp.where(ended, 0.0, episode_return), jnp.where(ended, 0, episode_length))
+        return after, Step(step.obs, reward, terminated, truncated, (episode_return, episode_length))

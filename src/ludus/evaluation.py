@@ -1,0 +1,65 @@
+"""Evaluation: greedy episodes on separate, seeded environments. Training state and statistics are never touched."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ludus.policy import Policy
+from ludus.rollout import runner
+from ludus.seeding import stream
+from ludus.types import LudusError
+
+MAX_EPISODE_STEPS = 100_000
+"""An episode that never ends by itself is cut here, so that an evaluation always ends."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the episodes of one evaluation came to."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+    def summary(self) -> dict[str, float]:
+        """Mean, spread and extremes, under the names that the journal and the command line use."""
+        return {
+            "mean_return": float(self.returns.mean(dtype=np.float64)),
+            "std_return": float(self.returns.std(dtype=np.float64)),
+            "min_return": float(self.returns.min()),
+            "max_return": float(self.returns.max()),
+            "mean_length": float(self.lengths.mean(dtype=np.float64)),
+            "episodes": len(self.returns),
+        }
+
+    def __str__(self) -> str:
+        """One line for people."""
+        s = self.summary()
+        return (
+            f"return {s['mean_return']:.2f} ± {s['std_return']:.2f} (min {s['min_return']:.2f}, "
+            f"max {s['max_return']:.2f}), length {s['mean_length']:.1f}, {s['episodes']} episodes"
+        )
+
+
+def evaluate(policy: Policy, env: Any, episodes: int = 100, seed: int = 0) -> Evaluation:
+    """Play greedy episodes and return what they came to.
+
+    The same policy, environment, number and seed give the same answer, however many environments run side by side.
+    """
+    if not isinstance(episodes, int) or episodes < 1:
+        raise LudusError(f"episodes={episodes}: must be an integer of at least 1")
+    for name in ("observation_space", "action_space"):
+        if getattr(env, name) != getattr(policy.spec, name):
+            raise LudusError(
+                f"{env.id}: its {name.replace('_', ' ')} {getattr(env, name)} is not the policy's "
+                f"{getattr(policy.spec, name)}"
+            )
+    return evaluate_state(policy.algorithm, policy.state, env, stream(seed, "evaluation"), episodes)
+
+
+def evaluate_state(
+    algorithm: Any, policy: Any, env: Any, key: jax.Array, episodes: int, lanes: int | None = None
+) -> Evaluation:
+    """Evaluate a policy that is not wrapped in a `Policy` yet; `lanes` sizes the compiled program."""
+    return Evaluation(*runner(env).play(algorithm, env, policy, key, episodes, MAX_EPISODE_STEPS, lanes))

@@ -1,0 +1,1 @@
+"""Learning: the algorithm protocol, PPO, and the pure mathematics under it."""

@@ -1,0 +1,97 @@
+"""What an algorithm is: a frozen dataclass of hyperparameters with a few pure functions.
+
+    state                   = algorithm.init(key, spec)
+    policy                  = algorithm.policy(state)
+    memory                  = algorithm.initial_memory(policy, n)
+    noise                   = algorithm.noise(policy, key, shape)
+    memory, action, extras  = algorithm.act(policy, memory, obs, noise, mode)
+    state, metrics          = algorithm.update(state, rollout, key)
+
+Everything but `init` may be called inside `jax.jit`. The algorithm itself is a pytree: hyperparameters made with
+`traced` are leaves, so changing one compiles nothing; those made with `static` shape the program.
+"""
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from ludus.types import LudusError, Mode, Rollout, Spec
+
+FAULTS = ("", "observation", "reward", "action", "loss", "gradient", "parameter")
+"""Where a NaN or an infinity was first seen; `metrics["fault"]` is an index into this tuple."""
+
+
+class Algorithm(Protocol):
+    """The protocol. `PPO` is the implementation to read."""
+
+    def init(self, key: jax.Array, spec: Spec) -> Any:
+        """Return the learner's whole state: networks, optimiser, normalisers, replay."""
+        ...
+
+    def policy(self, state: Any) -> Any:
+        """Return the part of the state that acting needs, and no more."""
+        ...
+
+    def initial_memory(self, policy: Any, n: int) -> Any:
+        """Return the policy's memory at the start of `n` episodes; `()` if it has none."""
+        ...
+
+    def noise(self, policy: Any, key: jax.Array, shape: tuple[int, ...]) -> Any:
+        """Draw what exploration needs for `shape` actions: arrays `[*shape, ...]`, for a whole rollout at once."""
+        ...
+
+    def act(self, policy: Any, memory: Any, obs: Any, noise: Any, mode: Mode) -> tuple[Any, Any, Any]:
+        """Choose actions for a batch `[n, ...]`: new memory, actions for the environment, extras for `update`.
+
+        `noise` is one row `[n, ...]` of what `noise` drew; in greedy mode it is None.
+        """
+        ...
+
+    def update(self, state: Any, rollout: Rollout, key: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
+        """Learn from one rollout.
+
+        `metrics` holds float scalars under documented names, `updates` (gradient steps made) and `fault`
+        (0, or an index into FAULTS). Where there is a fault, the returned state is the one that was given.
+        """
+        ...
+
+    def rollout_length(self, num_envs: int) -> int:
+        """Return how many steps each environment contributes to one update."""
+        ...
+
+    def validate(self, spec: Spec) -> None:
+        """Raise LudusError if this algorithm cannot learn in such an environment; nothing has been compiled yet."""
+        ...
+
+
+def traced(default: Any, meaning: str, low: float | None = None, high: float | None = None) -> Any:
+    """Declare a hyperparameter that may change without a new compilation."""
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "low": low, "high": high})
+
+
+def static(default: Any, meaning: str, low: float | None = None, configurable: bool = True) -> Any:
+    """Declare a hyperparameter that shapes the program."""
+    metadata = {"static": True, "meaning": meaning, "low": low, "configurable": configurable}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def check_hyperparameters(algorithm: Any) -> None:
+    """Raise LudusError for the first hyperparameter outside its range. Traced values pass: they were checked before."""
+    for field in dataclasses.fields(algorithm):
+        value, low, high = getattr(algorithm, field.name), field.metadata.get("low"), field.metadata.get("high")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        too_low, too_high = low is not None and not value >= low, high is not None and not value <= high
+        if too_low or too_high:
+            allowed = f"at least {low:g}" if high is None else f"between {low or 0:g} and {high:g}"
+            raise LudusError(f"algorithm.{field.name}={value}: must be {allowed}")
+
+
+def as_arrays(algorithm: Any) -> Any:
+    """Make every traced hyperparameter a float32 array: the one place where that happens.
+
+    A Python float, a NumPy float and an array would each compile a program of their own.
+    """
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), algorithm)

@@ -1,0 +1,26 @@
+"""The terms of PPO's loss, one value for each sample; the caller averages. Schulman et al. 2017, arXiv 1707.06347."""
+
+import jax
+import jax.numpy as jnp
+
+
+def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip_epsilon: jax.Array | float) -> jax.Array:
+    """Return -min(r A, clip(r, 1-eps, 1+eps) A), eq. 7 with the sign of a loss."""
+    clipped = jnp.clip(ratio, 1.0 - clip_epsilon, 1.0 + clip_epsilon)
+    return -jnp.minimum(ratio * advantage, clipped * advantage)
+
+
+def value_loss(
+    value: jax.Array, old_value: jax.Array, target: jax.Array, clip_epsilon: jax.Array | float | None
+) -> jax.Array:
+    """Return 1/2 (V - target)^2; with clipping, the larger of that and the loss of V kept within eps of its old self."""
+    unclipped = jnp.square(value - target)
+    if clip_epsilon is None:
+        return 0.5 * unclipped
+    near_old = old_value + jnp.clip(value - old_value, -clip_epsilon, clip_epsilon)
+    return 0.5 * jnp.maximum(unclipped, jnp.square(near_old - target))
+
+
+def approximate_kl(log_ratio: jax.Array) -> jax.Array:
+    """Return (r - 1) - log r, the estimator of KL(old || new) that is never negative (Schulman 2020, 'k3')."""
+    return jnp.expm1(log_ratio) - log_ratio

@@ -1,0 +1,54 @@
+"""Running mean and variance, kept in the learner's state so that a policy cannot part from them."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+CLIP = 10.0
+"""Normalised observations and rewards are kept within this many standard deviations."""
+
+
+class RunningStatistics(NamedTuple):
+    """Mean, variance and number of everything seen so far; an empty one normalises nothing."""
+
+    mean: jax.Array
+    variance: jax.Array
+    count: jax.Array
+
+
+def empty_statistics(shape: tuple[int, ...]) -> RunningStatistics:
+    """Return the statistics of nothing: mean 0, variance 1."""
+    return RunningStatistics(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
+
+
+def update_statistics(stats: RunningStatistics, x: jax.Array, valid: jax.Array | None = None) -> RunningStatistics:
+    """Take in a batch `[T, B, *shape]`, leaving out rows where `valid` `[T, B]` is False.
+
+    The parallel form of Chan, Golub and LeVeque (1979): exact however the data is cut into batches.
+    """
+    axes = (0, 1)
+    x = x.astype(jnp.float32)
+    weight = jnp.ones(x.shape[:2]) if valid is None else valid.astype(jnp.float32)
+    count = weight.sum()
+    weight = weight.reshape(weight.shape + (1,) * (x.ndim - 2))
+    x = jnp.where(weight > 0, x, 0.0)
+    mean = x.sum(axes) / jnp.maximum(count, 1.0)
+    squares = (weight * jnp.square(x - mean)).sum(axes)
+
+    total = jnp.maximum(stats.count + count, 1.0)
+    gap = mean - stats.mean
+    # An empty statistic's variance of 1 is a convention, not data: its weight is its count, which is zero.
+    all_squares = stats.variance * stats.count + squares + jnp.square(gap) * stats.count * count / total
+    merged = RunningStatistics(stats.mean + gap * count / total, all_squares / total, stats.count + count)
+    return jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), merged, stats)
+
+
+def standard_deviation(stats: RunningStatistics) -> jax.Array:
+    """Square root of the variance, kept away from zero."""
+    return jnp.sqrt(stats.variance + 1e-8)
+
+
+def normalize(stats: RunningStatistics, x: jax.Array) -> jax.Array:
+    """Shift and scale to mean 0 and standard deviation 1, then clip."""
+    return jnp.clip((x - stats.mean) / standard_deviation(stats), -CLIP, CLIP)

@@ -1,0 +1,41 @@
+"""Algorithms and networks by name, to and from plain data: what config files and saved policies hold."""
+
+import dataclasses
+from typing import Any
+
+from ludus.learning.ppo import PPO
+from ludus.networks.actor_critic import NETWORKS
+from ludus.types import LudusError
+
+ALGORITHMS: dict[str, type] = {"ppo": PPO}
+
+CUSTOM = "custom"
+"""Stands for a network or optimiser that only the user's own code can build again."""
+
+
+def describe(algorithm: Any) -> dict[str, Any]:
+    """Return an algorithm as plain data: its name, hyperparameters and network."""
+    name = next(name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
+    values = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
+    values["network"] = _describe_network(values["network"])
+    values["optimizer"] = None if values["optimizer"] is None else CUSTOM
+    return {"name": name, **values}
+
+
+def build(description: dict[str, Any]) -> Any:
+    """Return the algorithm of a description; what only the user's code can build is refused by name."""
+    values = dict(description)
+    name, network, optimizer = values.pop("name"), dict(values.pop("network")), values.pop("optimizer", None)
+    kind = network.pop("name")
+    for what, given in (("network", kind), ("optimizer", optimizer)):
+        if given == CUSTOM:
+            raise LudusError(f"algorithm.{what} is your own code: pass it again, as load_policy(..., algorithm=...)")
+    return ALGORITHMS[name](**values, network=NETWORKS[kind](**network))
+
+
+def _describe_network(network: Any) -> dict[str, Any]:
+    for name, kind in NETWORKS.items():
+        if type(network) is kind:
+            fields = dataclasses.asdict(network)
+            return {"name": name, **{k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}}
+    return {"name": CUSTOM}

@@ -1,0 +1,169 @@
+"""The actor-critic networks, and the contract a user's own network meets."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from ludus.networks.distributions import Categorical, Distribution, Gaussian
+from ludus.networks.layers import ACTIVATIONS, Torso, action_size, as_vector, linear, vector_size
+from ludus.spaces import Discrete, Space
+from ludus.types import LudusError, Spec
+
+
+class ActorCritic(nnx.Module):
+    """What PPO asks of a network. A user's own network overrides `actor` and `critic`.
+
+    A network with memory overrides `initial_memory` and `remember` too; only `remember` runs step by step
+    through time, everything else is applied to whole batches.
+    """
+
+    def initial_memory(self, n: int) -> Any:
+        """Memory of `n` environments at an episode's start; `()` for none."""
+        return ()
+
+    def remember(self, memory: Any, obs: jax.Array) -> tuple[Any, jax.Array]:
+        """Take in one observation `[n, ...]`: the new memory and the features that actor and critic see."""
+        return memory, obs
+
+    def actor(self, features: jax.Array) -> Distribution:
+        """Return the policy's distribution over actions."""
+        raise NotImplementedError
+
+    def critic(self, features: jax.Array) -> jax.Array:
+        """Return the state value `[...]`."""
+        raise NotImplementedError
+
+
+class ActionHead(nnx.Module):
+    """Last layer of a policy: categorical for Discrete, Gaussian with state-independent std for Box."""
+
+    def __init__(self, inputs: int, space: Space, *, rngs: nnx.Rngs):
+        """Build the layer; its small gain makes the first policy nearly uniform."""
+        self.is_discrete = isinstance(space, Discrete)
+        self.layer = linear(inputs, action_size(space), 0.01, rngs)
+        if not self.is_discrete:
+            self.log_std = nnx.Param(jnp.asarray(np.zeros(action_size(space), np.float32)))
+
+    def __call__(self, features: jax.Array) -> Distribution:
+        """Return the distribution for each row of features."""
+        outputs = self.layer(features)
+        if self.is_discrete:
+            return Categorical(outputs)
+        return Gaussian(outputs, jnp.broadcast_to(self.log_std[...], outputs.shape))
+
+
+class MLPActorCritic(ActorCritic):
+    """Two separate perceptrons: nothing the critic learns disturbs the actor."""
+
+    def __init__(self, spec: Spec, hidden_sizes: tuple[int, ...], activation: str, *, rngs: nnx.Rngs):
+        """Build both networks for the spaces of `spec`."""
+        self.observation_space = spec.observation_space
+        inputs = vector_size(spec.observation_space)
+        self.actor_torso = Torso(inputs, hidden_sizes, activation, rngs=rngs)
+        self.actor_head = ActionHead(self.actor_torso.outputs, spec.action_space, rngs=rngs)
+        self.critic_torso = Torso(inputs, hidden_sizes, activation, rngs=rngs)
+        self.critic_head = linear(self.critic_torso.outputs, 1, 1.0, rngs)
+
+    def actor(self, features: jax.Array) -> Distribution:
+        """Return the policy's distribution."""
+        return self.actor_head(self.actor_torso(as_vector(self.observation_space, features)))
+
+    def critic(self, features: jax.Array) -> jax.Array:
+        """Return the state value."""
+        return self.critic_head(self.critic_torso(as_vector(self.observation_space, features)))[..., 0]
+
+
+class GRUActorCritic(ActorCritic):
+    """A gated recurrent unit (Cho et al. 2014, arXiv 1406.1078) shared by an actor and a critic perceptron."""
+
+    def __init__(self, spec: Spec, config: "GRU", *, rngs: nnx.Rngs):
+        """Build the unit and both perceptrons."""
+        self.observation_space = spec.observation_space
+        self.size = config.memory_size
+        inputs = vector_size(spec.observation_space)
+        # Reset gate, update gate and candidate in one product each. Detail 32: orthogonal with gain 1, zero bias.
+        self.from_input = linear(inputs, 3 * self.size, 1.0, rngs)
+        self.from_memory = linear(self.size, 3 * self.size, 1.0, rngs)
+        self.actor_torso = Torso(self.size, config.hidden_sizes, config.activation, rngs=rngs)
+        self.actor_head = ActionHead(self.actor_torso.outputs, spec.action_space, rngs=rngs)
+        self.critic_torso = Torso(self.size, config.hidden_sizes, config.activation, rngs=rngs)
+        self.critic_head = linear(self.critic_torso.outputs, 1, 1.0, rngs)
+
+    def initial_memory(self, n: int) -> jax.Array:
+        """Zeros `[n, memory_size]`."""
+        return jnp.zeros((n, self.size))
+
+    def remember(self, memory: jax.Array, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """One step of the unit; the new memory is also the features."""
+        x_reset, x_update, x_new = jnp.split(self.from_input(as_vector(self.observation_space, obs)), 3, axis=-1)
+        h_reset, h_update, h_new = jnp.split(self.from_memory(memory), 3, axis=-1)
+        update = jax.nn.sigmoid(x_update + h_update)
+        candidate = jnp.tanh(x_new + jax.nn.sigmoid(x_reset + h_reset) * h_new)
+        memory = update * memory + (1.0 - update) * candidate
+        return memory, memory
+
+    def actor(self, features: jax.Array) -> Distribution:
+        """Return the policy's distribution."""
+        return self.actor_head(self.actor_torso(features))
+
+    def critic(self, features: jax.Array) -> jax.Array:
+        """Return the state value."""
+        return self.critic_head(self.critic_torso(features))[..., 0]
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Separate actor and critic perceptrons."""
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Width of each hidden layer, e.g. [64, 128, 256]."""
+    activation: str = "tanh"
+    """Nonlinearity after each hidden layer: tanh, relu, elu, gelu or silu."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        _check_torso(self)
+
+    def __call__(self, spec: Spec, rngs: nnx.Rngs) -> ActorCritic:
+        """Build the network."""
+        return MLPActorCritic(spec, self.hidden_sizes, self.activation, rngs=rngs)
+
+
+@dataclass(frozen=True)
+class GRU:
+    """A recurrent network, for environments that do not show their whole state."""
+
+    memory_size: int = 64
+    """Length of the memory vector."""
+    hidden_sizes: tuple[int, ...] = (64,)
+    """Width of each hidden layer after the memory."""
+    activation: str = "tanh"
+    """Nonlinearity after each hidden layer: tanh, relu, elu, gelu or silu."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        _check_torso(self)
+        if self.memory_size < 1:
+            raise LudusError(f"network.memory_size={self.memory_size}: must be at least 1")
+
+    def __call__(self, spec: Spec, rngs: nnx.Rngs) -> ActorCritic:
+        """Build the network."""
+        return GRUActorCritic(spec, self, rngs=rngs)
+
+
+NETWORKS: dict[str, type] = {"mlp": MLP, "gru": GRU}
+
+NetworkBuilder = Callable[[Spec, nnx.Rngs], ActorCritic]
+
+
+def _check_torso(config: MLP | GRU) -> None:
+    object.__setattr__(config, "hidden_sizes", tuple(config.hidden_sizes))  # a list from a config file is welcome
+    if not all(isinstance(size, int) and size > 0 for size in config.hidden_sizes):
+        raise LudusError(f"network.hidden_sizes={list(config.hidden_sizes)}: every size must be a positive integer")
+    if config.activation not in ACTIVATIONS:
+        raise LudusError(f"network.activation={config.activation!r}: must be one of {', '.join(ACTIVATIONS)}")

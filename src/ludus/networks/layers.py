@@ -1,0 +1,99 @@
+"""Layers with the initialisation that policy-gradient methods want, and observations made into vectors."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from ludus.spaces import Box, Discrete, Space
+
+ACTIVATIONS: dict[str, Callable] = {
+    "tanh": nnx.tanh,
+    "relu": nnx.relu,
+    "elu": nnx.elu,
+    "gelu": nnx.gelu,
+    "silu": nnx.silu,
+}
+
+
+def orthogonal(scale: float) -> Callable:
+    """Orthogonal initialiser (Saxe et al. 2013, arXiv 1312.6120), computed by NumPy.
+
+    JAX's own compiles a QR decomposition, which costs a cold process about a second.
+    """
+
+    def initialize(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32, **_: Any) -> jax.Array:
+        generator = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+        rows, columns = int(np.prod(shape[:-1])), shape[-1]
+        gaussian = generator.standard_normal((max(rows, columns), min(rows, columns)))
+        q, r = np.linalg.qr(gaussian)
+        q = q * np.sign(np.diagonal(r))  # without this the distribution over orthogonal matrices is not uniform
+        return jnp.asarray(scale * (q if rows >= columns else q.T).reshape(shape), dtype)
+
+    return initialize
+
+
+def linear(inputs: int, outputs: int, scale: float, rngs: nnx.Rngs) -> nnx.Linear:
+    """Fully connected layer with orthogonal weights and zero bias."""
+    return nnx.Linear(inputs, outputs, kernel_init=orthogonal(scale), bias_init=_zeros, rngs=rngs)
+
+
+def _zeros(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32, **_: Any) -> jax.Array:
+    return jnp.asarray(np.zeros(shape), dtype)
+
+
+class Torso(nnx.Module):
+    """Multi-layer perceptron without an output layer: `[..., inputs]` to `[..., hidden_sizes[-1]]`."""
+
+    def __init__(self, inputs: int, hidden_sizes: Sequence[int], activation: str, *, rngs: nnx.Rngs):
+        """Build one layer of gain sqrt(2) for each hidden size."""
+        sizes = [inputs, *hidden_sizes]
+        self.layers = nnx.List([linear(a, b, np.sqrt(2.0), rngs) for a, b in zip(sizes[:-1], sizes[1:], strict=True)])
+        self.activation = ACTIVATIONS[activation]
+        self.outputs = sizes[-1]
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Apply the layers, each followed by the activation."""
+        for layer in self.layers:
+            x = self.activation(layer(x))
+        return x
+
+
+def vector_size(space: Space) -> int:
+    """Length of the vector that `as_vector` makes of one observation."""
+    return space.n if isinstance(space, Discrete) else int(np.prod(space.shape))
+
+
+def as_vector(space: Space, obs: jax.Array) -> jax.Array:
+    """Observations `[..., *space.shape]` as float32 vectors `[..., vector_size]`: one-hot, or flattened."""
+    if isinstance(space, Discrete):
+        return jax.nn.one_hot(obs, space.n)
+    batch_shape = obs.shape[: obs.ndim - len(space.shape)]
+    return jnp.asarray(obs, jnp.float32).reshape(*batch_shape, vector_size(space))
+
+
+def to_environment(space: Space, action: jax.Array) -> jax.Array:
+    """What the environment receives for a sampled action.
+
+    Policies act in units where the action bounds are -1 and 1, so that one initial standard deviation suits every
+    environment; here the action is clipped to them and mapped onto the box. An unbounded box takes it as it is.
+    """
+    if isinstance(space, Discrete):
+        return action
+    action = action.reshape(*action.shape[:-1], *space.shape)
+    if not space.is_bounded:
+        low, high = space.bounds
+        return jnp.clip(action, low, high)
+    low, high = space.bounds
+    return (low + 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0) * (high - low)).astype(space.dtype)
+
+
+def action_size(space: Space) -> int:
+    """Number of outputs that the policy head needs for an action space."""
+    return space.n if isinstance(space, Discrete) else int(np.prod(space.shape))
+
+
+SUPPORTED_SPACES = (Discrete, Box)

@@ -1,0 +1,20 @@
+"""Rollouts: one signature, two ways to fill it. `compiled` for JAX environments, `host` for all others.
+
+Both modules have the same names:
+
+    begin(algorithm, env, policy, key)                                -> carry
+    collect(algorithm, env, policy, carry, keys, num_steps, whole)    -> carry, Rollout, EpisodeStats
+    play(algorithm, env, policy, key, episodes, max_steps)            -> returns, lengths of greedy episodes
+    Repeat(body, capacity, options)                                   runs `body` many times
+"""
+
+from types import ModuleType
+from typing import Any
+
+from ludus.envs.vector import VectorEnv
+from ludus.rollout import compiled, host
+
+
+def runner(env: Any) -> ModuleType:
+    """Return the module that runs `env`: the one place in the package that asks which kind it is."""
+    return compiled if isinstance(env, VectorEnv) else host

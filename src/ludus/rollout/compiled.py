@@ -1,0 +1,167 @@
+"""Rollouts of JAX environments: one `lax.scan`, nothing leaves the device."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ludus.envs.vector import Draw, VectorEnv, VectorState
+from ludus.rows import Layout, choose_rows
+from ludus.seeding import spread
+from ludus.types import EpisodeStats, Rollout, RolloutKeys, Transition
+
+
+class Carry(NamedTuple):
+    """What goes on from rollout to rollout: the environments and the policy's memory."""
+
+    env: VectorState
+    memory: Any
+
+
+@partial(jax.jit, static_argnames="env")
+def begin(algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array) -> Carry:
+    """Start every environment from its own key."""
+    keys = spread(key, (env.num_envs,))
+    return Carry(env.reset(keys), algorithm.initial_memory(policy, env.num_envs))
+
+
+def collect(
+    algorithm: Any, env: VectorEnv, policy: Any, carry: Carry, keys: RolloutKeys, num_steps: int, whole_episodes: bool
+) -> tuple[Carry, Rollout, EpisodeStats]:
+    """Run `num_steps` steps in every environment.
+
+    With `whole_episodes`, every environment starts afresh and contributes its first episode alone, cut (as a
+    truncation) at `num_steps` if it has not ended; `valid` is False on all rows after it.
+    """
+    if whole_episodes:
+        carry = begin(algorithm, env, policy, keys.begin)
+    start = algorithm.initial_memory(policy, env.num_envs)
+
+    def step(state: tuple[Carry, jax.Array], inputs: Any) -> tuple[Any, Any]:
+        (env_state, memory), valid = state
+        draw, noise, t = inputs
+        memory, action, extras = algorithm.act(policy, memory, env_state.obs, noise, "explore")
+        after, outcome = env.step(env_state, action, draw)
+        truncated = outcome.truncated
+        if whole_episodes:
+            truncated = truncated | ((t == num_steps - 1) & ~outcome.terminated)
+        ended = outcome.terminated | truncated
+        transition = Transition(
+            env_state.obs, action, outcome.reward, outcome.terminated, truncated, outcome.obs, extras,
+            valid if whole_episodes else None,
+        )  # fmt: skip
+        carry = Carry(after, choose_rows(ended, start, memory))
+        return (carry, valid & ~ended), (transition, outcome.info)
+
+    t = jnp.arange(num_steps)
+    noise = algorithm.noise(policy, keys.noise, (num_steps, env.num_envs))
+    inputs = env.draw(keys.step, keys.start, num_steps), noise, t
+    valid = jnp.ones(env.num_envs, bool)
+    (after, _), (steps, episode) = jax.lax.scan(step, (carry, valid), inputs)
+    return after, Rollout(steps, carry.memory), episode_stats(steps, *episode)
+
+
+def episode_stats(steps: Transition, episode_return: jax.Array, episode_length: jax.Array) -> EpisodeStats:
+    """Sum up the episodes that ended, from running totals `[T, B]`."""
+    ended = steps.terminated | steps.truncated
+    steps_taken = jnp.asarray(ended.size, jnp.int32)
+    if steps.valid is not None:
+        ended, steps_taken = ended & steps.valid, steps.valid.sum(dtype=jnp.int32)
+    counted = jnp.stack([jnp.ones_like(episode_return), episode_return, episode_length.astype(jnp.float32)])
+    episodes, return_sum, length_sum = jnp.where(ended, counted, 0.0).sum(axis=(1, 2))
+    return EpisodeStats(
+        episodes=episodes.astype(jnp.int32),
+        return_sum=return_sum,
+        return_min=jnp.where(ended, episode_return, jnp.inf).min(),
+        return_max=jnp.where(ended, episode_return, -jnp.inf).max(),
+        length_sum=length_sum,
+        steps=steps_taken,
+    )
+
+
+@partial(jax.jit, static_argnames=("env", "lanes", "max_steps"))
+def _play(algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array, episodes: jax.Array, lanes: int, max_steps: int):
+    """One greedy episode in each of `lanes` copies, of which the first `episodes` count; no transition is kept."""
+    start_key, step_key = jax.random.split(key)
+    env = env.remake(lanes)
+    state = env.reset(spread(start_key, (lanes,)))
+    memory = algorithm.initial_memory(policy, lanes)
+    zeros = jnp.zeros(lanes), jnp.zeros(lanes, jnp.int32)
+
+    def running(carry: Any) -> jax.Array:
+        t, _, _, active, _ = carry
+        return active.any() & (t < max_steps)
+
+    def step(carry: Any) -> Any:
+        t, state, memory, active, (returns, lengths) = carry
+        memory, action, _ = algorithm.act(policy, memory, state.obs, None, "greedy")
+        keys = spread(jax.random.fold_in(step_key, t), (lanes,))
+        # An ended copy needs no fresh start: whatever it does from then on is not counted.
+        state, outcome = env.step(state, action, Draw(keys, (state.env, state.obs)))
+        total, length = outcome.info
+        returns, lengths = jnp.where(active, total, returns), jnp.where(active, length, lengths)
+        active = active & ~(outcome.terminated | outcome.truncated)
+        return t + 1, state, memory, active, (returns, lengths)
+
+    active = jnp.arange(lanes) < episodes
+    return jax.lax.while_loop(running, step, (jnp.int32(0), state, memory, active, zeros))[-1]
+
+
+def play(
+    algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array, episodes: int, max_steps: int, lanes: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Play greedy episodes side by side, one in each lane; return their returns and lengths.
+
+    `lanes` is the size of the compiled program: fewer episodes than lanes reuse it.
+    """
+    lanes = max(lanes or 0, episodes)
+    returns, lengths = _play(algorithm, env, policy, key, np.int32(episodes), lanes, max_steps)
+    return np.asarray(returns)[:episodes], np.asarray(lengths)[:episodes]
+
+
+class Repeat:
+    """A compiled loop that runs `body(context, state) -> state, row` many times without leaving the device.
+
+    The number of times is a traced value, so every chunk length up to `capacity` is the same program. The loop stops
+    early when a row says `halt`.
+    """
+
+    def __init__(self, body: Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]], capacity: int, options: dict):
+        """Prepare nothing yet: `options` are the compiler's."""
+        self.body, self.capacity = body, capacity
+        self.compiled = None
+        self.jitted = jax.jit(self._loop, donate_argnums=1, compiler_options=options)
+
+    def prepare(self, context: Any, make_state: Callable[[], Any]) -> None:
+        """Compile for the state that `make_state` would return; only its shapes are asked for."""
+        state = jax.eval_shape(make_state)
+        self.layout = Layout(jax.eval_shape(lambda c, s: _as_rows(self.body(c, s)[1]), context, state))
+        self.compiled = self.jitted.lower(context, state, np.int32(0)).compile()
+
+    def __call__(self, context: Any, state: Any, n: int) -> tuple[Any, dict[str, np.ndarray]]:
+        """Run at most `n` times (and at most `capacity`): the new state, and one array of rows for each name."""
+        if self.compiled is None:
+            self.prepare(context, lambda: state)
+        state, buffer, made = self.compiled(context, state, np.int32(min(n, self.capacity)))
+        return state, self.layout.unpack([np.asarray(buffer)[: int(made)]])
+
+    def _loop(self, context: Any, state: Any, n: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+        def going_on(carry: Any) -> jax.Array:
+            _, _, i, halt = carry
+            return (i < n) & (halt == 0)
+
+        def step(carry: Any) -> Any:
+            state, buffer, i, _ = carry
+            state, row = self.body(context, state)
+            packed = self.layout.pack(_as_rows(row))[0]
+            return state, jax.lax.dynamic_update_slice(buffer, packed, (i, 0)), i + 1, row["halt"]
+
+        buffer = jnp.zeros((self.capacity, self.layout.width), jnp.float32)
+        return jax.lax.while_loop(going_on, step, (state, buffer, jnp.int32(0), jnp.int32(0)))[:3]
+
+
+def _as_rows(row: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return {name: jnp.asarray(x).reshape(1) for name, x in row.items()}

@@ -1,0 +1,56 @@
+"""Rows of pytrees: choosing between them, and laying many small arrays side by side in one matrix.
+
+A dozen small arrays cost a dozen gathers, a dozen fetches or a dozen kernels to compile; one matrix costs one.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def choose_rows(mask: Any, new: Any, old: Any) -> Any:
+    """Choose row by row between two pytrees of arrays `[B, ...]` by a mask `[B]`."""
+
+    def choose(a: Any, b: Any) -> Any:
+        return jnp.where(mask.reshape(mask.shape + (1,) * (jnp.ndim(b) - mask.ndim)), a, b)
+
+    return jax.tree.map(choose, new, old)
+
+
+class Layout:
+    """How the 32-bit leaves `[N, ...]` of a pytree lie in one float32 matrix; other leaves are kept beside it."""
+
+    def __init__(self, tree: Any):
+        """Read the layout off arrays or their shapes."""
+        leaves, self.treedef = jax.tree.flatten(tree)
+        self.shapes = [leaf.shape[1:] for leaf in leaves]
+        self.dtypes = [np.dtype(leaf.dtype) for leaf in leaves]
+        self.is_packed = [dtype.itemsize == 4 for dtype in self.dtypes]
+        widths = [int(np.prod(s)) for s, packed in zip(self.shapes, self.is_packed, strict=True) if packed]
+        self.offsets = np.cumsum(widths)[:-1].tolist()
+        self.width = sum(widths)
+
+    def pack(self, tree: Any) -> list[Any]:
+        """Return the matrix, then every leaf that is not 32 bits wide."""
+        leaves = list(zip(jax.tree.leaves(tree), self.is_packed, strict=True))
+        columns = [_bits(leaf, np.dtype(np.float32)).reshape(len(leaf), -1) for leaf, packed in leaves if packed]
+        return [jnp.concatenate(columns, axis=1), *(leaf for leaf, packed in leaves if not packed)]
+
+    def unpack(self, arrays: list[Any]) -> Any:
+        """Return the pytree of any selection of rows, as arrays of the kind that was given (JAX or NumPy)."""
+        matrix, *others = arrays
+        split = np.split if isinstance(matrix, np.ndarray) else jnp.split
+        parts, rest = iter(split(matrix, self.offsets, axis=-1)), iter(others)
+        leaves = [
+            _bits(next(parts), dtype).reshape(*matrix.shape[:-1], *shape) if packed else next(rest)
+            for shape, dtype, packed in zip(self.shapes, self.dtypes, self.is_packed, strict=True)
+        ]
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+def _bits(x: Any, dtype: np.dtype) -> Any:
+    if x.dtype == dtype:
+        return x
+    return x.view(dtype) if isinstance(x, np.ndarray) else jax.lax.bitcast_convert_type(x, dtype)

@@ -1,0 +1,46 @@
+"""All randomness comes from one root seed, by named and counted keys that are never used twice.
+
+`stream(seed, purpose)` is a key for one purpose; `jax.random.fold_in(key, count)` counts on from there. Host
+environments take integers instead, from `host_seeds`.
+"""
+
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+IMPLEMENTATION = "threefry2x32"
+
+
+def stream(seed: int, purpose: str) -> jax.Array:
+    """Return the root key of one purpose of a run, such as "init" or "rollout"."""
+    words = np.random.SeedSequence([seed, zlib.crc32(purpose.encode())]).generate_state(2)
+    return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
+
+
+def host_seeds(seed: int, purpose: str, count: int, start: int = 0) -> list[int]:
+    """Return seeds number `start` to `start + count - 1` of one purpose; each depends on its own number alone."""
+    root = [seed, zlib.crc32(purpose.encode())]
+    return [int(np.random.SeedSequence([*root, i]).generate_state(1)[0] >> 1) for i in range(start, start + count)]
+
+
+def spread(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Return a distinct key for each index of `shape`, without hashing.
+
+    Threefry is a family of random functions, one for each key: keys need be distinct, not random (Salmon et al.
+    2011). Never spread a key that was spread: the results would collide. `jax.random.split` would hash once more, which a short program notices in compile and in run time.
+    """
+    words = jax.random.key_data(key)
+    index = jnp.arange(int(np.prod(shape)), dtype=jnp.uint32).reshape(shape)
+    data = jnp.stack([jnp.broadcast_to(words[0], shape), words[1] ^ index], axis=-1)
+    return jax.random.wrap_key_data(data, impl=IMPLEMENTATION)
+
+
+@jax.jit
+def folded(keys: Any, count: jax.Array) -> Any:
+    """Advance every key of a tree to its `count`-th, in one hash."""
+    leaves, treedef = jax.tree.flatten(keys)
+    stacked = jnp.stack(leaves)
+    return jax.tree.unflatten(treedef, list(jax.vmap(jax.random.fold_in, (0, None))(stacked, count)))

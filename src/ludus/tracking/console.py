@@ -1,0 +1,78 @@
+"""What people see while a run goes on: a bar in a terminal, plain lines in a file."""
+
+import sys
+import time
+from typing import Any, TextIO
+
+LINE_EVERY_SECONDS = 10.0
+
+
+class Console:
+    """Progress of one run. Silent if not verbose."""
+
+    def __init__(self, verbose: bool, stream: TextIO | None = None):
+        """Decide how to speak: to a person at a terminal, or into a file."""
+        self.stream = stream or sys.stderr
+        self.verbose = verbose
+        self._bar = self._task = None
+        self._last_line = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        if not self.verbose:
+            return
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, file=self.stream, flush=True)
+
+    def start(self) -> None:
+        """Begin to show progress."""
+        if not (self.verbose and self.stream.isatty()):
+            return
+        from rich.console import Console as RichConsole
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._bar = Progress(
+            TextColumn("[bold]{task.percentage:>3.0f}%"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.description}"),
+            console=RichConsole(file=self.stream),
+            transient=True,
+        )
+        self._task = self._bar.add_task("compiling ...", total=1.0)
+        self._bar.start()
+
+    def progress(self, share: float, facts: dict[str, Any]) -> None:
+        """Show how far the run is (`share` in [0, 1]) and its latest figures."""
+        if not self.verbose:
+            return
+        if self._bar is not None:
+            self._bar.update(self._task, completed=share, description=_text(facts))
+        elif time.monotonic() - self._last_line >= LINE_EVERY_SECONDS:
+            self._last_line = time.monotonic()
+            print(f"{100 * share:3.0f}%  {_text(facts)}", file=self.stream, flush=True)
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def duration(seconds: float) -> str:
+    """Format seconds as people say them."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
+
+
+def _text(facts: dict[str, Any]) -> str:
+    parts = [f"{facts['steps']:,} steps", f"{facts['steps_per_second']:,.0f} steps/s"]
+    if facts.get("return") is not None:
+        parts.append(f"return {facts['return']:.1f}")
+    if facts.get("remaining_seconds") is not None:
+        parts.append(f"{duration(facts['remaining_seconds'])} left")
+    return " · ".join(parts)

@@ -1,0 +1,92 @@
+"""A run is a folder: configuration, identity, journal, policies. Everything else is derived from it."""
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ludus.types import LudusError
+
+CONFIG, IDENTITY, JOURNAL = "config.yaml", "run.json", "metrics.jsonl"
+
+
+class RunFolder:
+    """Writes one run. Folders are private to the user (0700); files appear whole or not at all, the journal grows."""
+
+    def __init__(self, path: str | Path):
+        """Create the folder; one that holds a run already is refused, never overwritten."""
+        self.path = Path(path)
+        with self._writing(self.path):
+            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+                raise LudusError(f"run_dir={self.path}: exists already; choose another folder or remove it")
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._journal = (self.path / JOURNAL).open("a", encoding="utf-8")
+        self._sequence = 0
+        self.identity: dict[str, Any] = {"id": uuid.uuid4().hex}
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Save the resolved configuration."""
+        self._replace(CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+
+    def write_identity(self, **changes: Any) -> None:
+        """Save what the run is and how it stands; fields not named keep their value."""
+        self.identity |= changes
+        self._replace(IDENTITY, json.dumps(self.identity, indent=2) + "\n")
+
+    def append(self, rows: list[dict[str, Any]]) -> None:
+        """Append rows to the journal, each with its sequence number, in one write."""
+        lines = []
+        for row in rows:
+            lines.append(json.dumps({"seq": self._sequence, **row}, allow_nan=False) + "\n")
+            self._sequence += 1
+        with self._writing(self.path / JOURNAL):
+            self._journal.write("".join(lines))
+            self._journal.flush()
+
+    def flush(self) -> None:
+        """Make the journal durable."""
+        with self._writing(self.path / JOURNAL):
+            self._journal.flush()
+            os.fsync(self._journal.fileno())
+
+    def _replace(self, name: str, text: str) -> None:
+        target, partial = self.path / name, self.path / f".{name}.partial"
+        with self._writing(target):
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(target)
+
+    @contextlib.contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LudusError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def read_config(run: str | Path) -> dict[str, Any]:
+    """Read the configuration of a run folder."""
+    path = Path(run) / CONFIG
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LudusError(f"{run}: is not a run folder ({path.name}: {error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise LudusError(f"{path}: is not readable YAML ({str(error).splitlines()[0]})") from error
+    if not isinstance(config, dict):
+        raise LudusError(f"{path}: is not a configuration")
+    return config
+
+
+def read_journal(run: str | Path) -> list[dict[str, Any]]:
+    """Read every complete row of a run's journal; a last line that a crash cut short is left out."""
+    path = Path(run) / JOURNAL
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise LudusError(f"{path}: cannot be read ({error.strerror})") from error
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]

@@ -1,0 +1,79 @@
+"""The words every room shares. This file imports nothing of ours."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+Mode = Literal["explore", "greedy"]
+
+
+class LudusError(Exception):
+    """A mistake the user can mend: one line that names the field, the value and the fix."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What an algorithm must know of an environment before it builds anything."""
+
+    observation_space: Any
+    action_space: Any
+    num_envs: int
+
+
+class Step(NamedTuple):
+    """What one environment answers to one action, before any reset."""
+
+    obs: Any
+    reward: Any
+    terminated: Any
+    truncated: Any = False
+    info: Any = ()
+
+
+class Transition(NamedTuple):
+    """The seam between rollout and learning: time-major arrays `[T, B, ...]`.
+
+    `next_obs` is the true successor of `obs`, also where the episode ends: the observation
+    after an automatic reset never appears in it. `terminated` and `truncated` are never merged.
+    `valid` is None for plain rollouts; otherwise rows where it is False are padding that
+    no loss, statistic, counter or minibatch may see.
+    """
+
+    obs: Any
+    action: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    next_obs: Any
+    extras: Any
+    valid: Any = None
+
+
+class Rollout(NamedTuple):
+    """Transitions, the policy's memory before the first of them, and how far the run was by then.
+
+    `progress` is the share of the run's budget that was spent, in [0, 1]: what schedules follow.
+    """
+
+    steps: Transition
+    memory: Any
+    progress: Any = 0.0
+
+
+class RolloutKeys(NamedTuple):
+    """The randomness of one rollout: exploration, dynamics, starts after an episode's end, starts of whole episodes."""
+
+    noise: Any
+    step: Any
+    start: Any
+    begin: Any
+
+
+class EpisodeStats(NamedTuple):
+    """Sums over the episodes that ended inside one rollout."""
+
+    episodes: Any
+    return_sum: Any
+    return_min: Any
+    return_max: Any
+    length_sum: Any
+    steps: Any
