@@ -1,13 +1,22 @@
-"""ludus trains reinforcement-learning agents on any environment."""
+"""ludus trains reinforcement-learning agents on any environment.
 
-from ludus.envs.base import Environment
-from ludus.envs.registry import make_env, register_env
-from ludus.evaluation import Evaluation, evaluate
-from ludus.learning.ppo import PPO
-from ludus.networks.actor_critic import GRU, MLP, ActorCritic
-from ludus.policy import Policy, load_policy
-from ludus.trainer import Trainer
-from ludus.types import LudusError
+Names are imported when they are first used, so that `ludus --help` need not wait for JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ludus.envs.base import Environment
+    from ludus.envs.registry import make_env, register_env
+    from ludus.evaluation import Evaluation, evaluate
+    from ludus.learning.ppo import PPO
+    from ludus.networks.actor_critic import GRU, MLP, ActorCritic
+    from ludus.policy import Policy, load_policy
+    from ludus.trainer import Trainer
+    from ludus.types import LudusError, Step
+
+__version__ = "0.1.0"
 
 __all__ = [
     "GRU",
@@ -18,9 +27,32 @@ __all__ = [
     "Evaluation",
     "LudusError",
     "Policy",
+    "Step",
     "Trainer",
     "evaluate",
     "load_policy",
     "make_env",
     "register_env",
 ]
+
+_HOMES = {
+    "envs.base": ["Environment"],
+    "envs.registry": ["make_env", "register_env"],
+    "evaluation": ["Evaluation", "evaluate"],
+    "learning.ppo": ["PPO"],
+    "networks.actor_critic": ["GRU", "MLP", "ActorCritic"],
+    "policy": ["Policy", "load_policy"],
+    "trainer": ["Trainer"],
+    "types": ["LudusError", "Step"],
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"ludus.{module}"), name)
+    raise AttributeError(f"module 'ludus' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -24,7 +24,7 @@ def enable_compilation_cache() -> None:
     The folder is private to the user, since what lies in it is run as code, and its name holds the processor's
     features, since a home folder may be shared by unlike machines.
     """
-    if jax.config.jax_compilation_cache_dir is not None or "JAX_ENABLE_COMPILATION_CACHE" in os.environ:
+    if jax.config.values["jax_compilation_cache_dir"] is not None or "JAX_ENABLE_COMPILATION_CACHE" in os.environ:
         return
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus" / "xla" / _processor()
     try:

@@ -1,10 +1,48 @@
-"""64-bit counts in two 32-bit words, high word first: JAX has no 64-bit integers unless all of it is switched over."""
+"""What a run counts, and the budget that ends it.
+
+Counts are 64-bit, in two 32-bit words with the high word first: JAX has no 64-bit integers unless all of it is
+switched over to them.
+"""
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ludus.types import LudusError
+
 UNLIMITED = 2**64 - 1
+
+
+class Counters(NamedTuple):
+    """What the run has done so far, inside the compiled program."""
+
+    steps: Any
+    episodes: Any
+
+
+class Budget(NamedTuple):
+    """When a run is over: whichever comes first."""
+
+    total_steps: int | None
+    max_episodes: int | None
+    max_seconds: float | None
+
+    def limits(self) -> Counters:
+        """Check the numbers; return the limits that the compiled loop watches."""
+        if self.total_steps is None and self.max_episodes is None and self.max_seconds is None:
+            raise LudusError("train: give total_steps, max_episodes or max_seconds")
+        for name, value in self._asdict().items():
+            if value is not None and not value > 0:
+                raise LudusError(f"{name}={value}: must be greater than 0")
+        steps, episodes = (UNLIMITED if x is None else int(x) for x in (self.total_steps, self.max_episodes))
+        return Counters(from_int(steps), from_int(episodes))
+
+    def share(self, steps: int, episodes: int, seconds: float) -> float:
+        """Return how much of the budget is spent, in [0, 1]."""
+        spent = ((steps, self.total_steps), (episodes, self.max_episodes), (seconds, self.max_seconds))
+        return min(1.0, max(done / limit for done, limit in spent if limit))
 
 
 def from_int(n: int) -> np.ndarray:

@@ -17,7 +17,7 @@ IMPLEMENTATION = "threefry2x32"
 def stream(seed: int, purpose: str) -> jax.Array:
     """Return the root key of one purpose of a run, such as "init" or "rollout"."""
     words = np.random.SeedSequence([seed, zlib.crc32(purpose.encode())]).generate_state(2)
-    return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl=IMPLEMENTATION)
 
 
 def host_seeds(seed: int, purpose: str, count: int, start: int = 0) -> list[int]:
@@ -30,7 +30,8 @@ def spread(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Return a distinct key for each index of `shape`, without hashing.
 
     Threefry is a family of random functions, one for each key: keys need be distinct, not random (Salmon et al.
-    2011). Never spread a key that was spread: the results would collide. `jax.random.split` would hash once more, which a short program notices in compile and in run time.
+    2011). `jax.random.split` would hash once more, which a short program notices in compile and in run time.
+    Never spread a key that was spread: the results would collide.
     """
     words = jax.random.key_data(key)
     index = jnp.arange(int(np.prod(shape)), dtype=jnp.uint32).reshape(shape)

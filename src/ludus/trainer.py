@@ -7,7 +7,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,18 +14,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ludus import counting
+from ludus import __version__, counting
 from ludus.compilation import compiler_options, enable_compilation_cache
+from ludus.counting import Budget, Counters
 from ludus.evaluation import Evaluation, evaluate_state
 from ludus.interrupt import Interrupt
-from ludus.learning.algorithm import FAULTS, as_arrays
+from ludus.learning.algorithm import as_arrays
+from ludus.learning.faults import FAULTS
 from ludus.learning.registry import describe
 from ludus.policy import FINAL, Policy, save_policy
 from ludus.rollout import runner
 from ludus.seeding import folded, stream
-from ludus.tracking.console import Console, duration
-from ludus.tracking.records import Totals, evaluation_row
-from ludus.tracking.run_folder import RunFolder
+from ludus.tracking.console import duration
+from ludus.tracking.records import Recorder
 from ludus.types import EpisodeStats, LudusError, Rollout, RolloutKeys, Spec
 
 CAPACITY = 256
@@ -37,11 +37,12 @@ FINAL_EPISODES = 100
 """Episodes of the evaluation at the end of a run."""
 
 
-class Counters(NamedTuple):
-    """What the run has done so far. Each is a 64-bit count in two 32-bit words, high word first."""
+class Plan(NamedTuple):
+    """What is compiled into an iteration."""
 
-    steps: jax.Array
-    episodes: jax.Array
+    env: Any
+    num_steps: int
+    whole_episodes: bool
 
 
 class Context(NamedTuple):
@@ -59,7 +60,7 @@ class TrainState:
 
     learner: Any
     carry: Any
-    iteration: jax.Array
+    iteration: Any
     counters: Counters
 
 
@@ -103,6 +104,19 @@ def _learn(
     return learner, after, {**stats._asdict(), **metrics, "halt": (over | ~healthy).astype(jnp.int32)}
 
 
+def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
+    """Collect, then update: the whole of training, written once for both kinds of environment."""
+    keys = folded(context.keys, state.iteration)
+    policy = context.algorithm.policy(state.learner)
+    carry, rollout, stats = runner(plan.env).collect(
+        context.algorithm, plan.env, policy, state.carry, keys["rollout"], plan.num_steps, plan.whole_episodes
+    )
+    learner, counters, row = _learn(context, state.learner, state.counters, rollout, stats, keys["update"])
+    healthy = row["fault"] == 0
+    carry = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), carry, state.carry)
+    return TrainState(learner, carry, state.iteration + healthy, counters), row
+
+
 class Trainer:
     """Trains one algorithm on one environment."""
 
@@ -140,26 +154,27 @@ class Trainer:
         enable_compilation_cache()
         self.algorithm, self.env, self.seed, self.collect = algorithm, env, seed, collect
         self.eval_frequency, self.eval_episodes = eval_frequency, eval_episodes
-        self.console = Console(verbose)
         self.runner = runner(env)
         self.options = compiler_options()
-        self.folder = RunFolder(run_dir) if run_dir is not None else None
+        self.record = Recorder(run_dir, verbose)
         self._arrays = as_arrays(algorithm)
-        self._repeat = self.runner.Repeat(self._iteration, CAPACITY, self.options)
-        self.state: TrainState | None = None
-        self.totals = Totals()
-        self._last_return: float | None = None
+        plan = Plan(env, algorithm.rollout_length(env.num_envs), collect == "episodes")
+        self._repeat = self.runner.repeat(iteration, plan, CAPACITY, self.options)
+        self._state: TrainState | None = None
+
+    @property
+    def state(self) -> TrainState:
+        """The whole of training, as it is now; the next chunk takes its arrays over."""
+        return self._state if self._state is not None else self._ready()
 
     @property
     def policy(self) -> Policy:
         """The policy as it is now; training on does not change it."""
-        self._ready()
         state = jax.tree.map(jnp.copy, self.algorithm.policy(self.state.learner))
         return Policy(self._arrays, state, self.spec, self.env.id)
 
     def evaluate(self, episodes: int = FINAL_EPISODES) -> Evaluation:
         """Evaluate the policy as it is now, on environments and seeds that training never sees."""
-        self._ready()
         policy = self.algorithm.policy(self.state.learner)
         return evaluate_state(self._arrays, policy, self.env, stream(self.seed, "evaluation"), episodes, FINAL_EPISODES)
 
@@ -172,63 +187,78 @@ class Trainer:
         """
         budget = Budget(total_steps, max_episodes, max_seconds)
         context = Context(self._arrays, self._keys(), budget.limits())
-        self._begin_record(budget)
-        started = time.perf_counter()
+        record = self.record
+        record.begin(self._config(budget), self._identity())
+        record.console.say(f"{self.env.id} · {self.env.num_envs} environments · seed {self.seed} · {jax.devices()[0]}")
+        record.console.start()
         evaluation = None
         try:
             with Interrupt() as interrupt:
-                self.console.start()
-                self._ready(context)
-                stopped_by = self._run(context, budget, started, interrupt)
+                self._state = self._state or self._ready(context)
+                stopped_by = self._run(context, budget, interrupt)
                 if not interrupt.requested:
-                    evaluation = self._evaluate_and_record(FINAL_EPISODES, started)
+                    evaluation = self._evaluate_and_record(FINAL_EPISODES)
         except BaseException as error:
-            self._end_record("failed", f"{type(error).__name__}: {error}")
+            self._save()
+            record.end("failed", f"{type(error).__name__}: {error}")
             raise
         finally:
-            self.console.stop()
-        self._end_record("interrupted" if interrupt.requested else "finished", stopped_by)
-        totals = self.totals
-        run_dir = self.folder.path if self.folder else None
-        seconds = time.perf_counter() - started
-        return TrainResult(
-            totals.steps, totals.episodes, totals.updates, totals.iterations, seconds, stopped_by, evaluation, run_dir
-        )
+            record.console.stop()
+        self._save()
+        record.end("interrupted" if interrupt.requested else "finished", stopped_by)
+        return self._result(stopped_by, evaluation)
 
-    def _iteration(self, context: Context, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """Collect, then update: the whole of training, written once."""
-        keys = folded(context.keys, state.iteration)
-        policy = context.algorithm.policy(state.learner)
-        num_steps = self.algorithm.rollout_length(self.env.num_envs)
-        carry, rollout, stats = self.runner.collect(
-            context.algorithm, self.env, policy, state.carry, keys["rollout"], num_steps, self.collect == "episodes"
-        )
-        learner, counters, row = _learn(context, state.learner, state.counters, rollout, stats, keys["update"])
-        healthy = row["fault"] == 0
-        carry = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), carry, state.carry)
-        return TrainState(learner, carry, state.iteration + healthy, counters), row
-
-    def _run(self, context: Context, budget: "Budget", started: float, interrupt: Interrupt) -> str:
+    def _run(self, context: Context, budget: Budget, interrupt: Interrupt) -> str:
         """Run chunks until something ends the run; return what it was."""
-        length = 1
+        record, length = self.record, 1
         while True:
             if self.eval_frequency:
-                length = min(length, self.eval_frequency - self.totals.iterations % self.eval_frequency)
+                length = min(length, self.eval_frequency - record.iterations % self.eval_frequency)
             began = time.perf_counter()
-            self.state, rows = self._repeat(context, self.state, length)
-            now = time.perf_counter()
-            self._record(rows, budget, now - started, now - began)
+            self._state, rows = self._repeat(context, self.state, length)
+            seconds = time.perf_counter() - began
+            record.iterations_made(rows, seconds, budget)
             if rows["fault"][-1]:
-                raise LudusError(self._fault_message(int(rows["fault"][-1])))
-            if self.eval_frequency and self.totals.iterations % self.eval_frequency == 0 and not rows["halt"][-1]:
-                self._evaluate_and_record(self.eval_episodes, started)
+                raise LudusError(self._fault_message(FAULTS[int(rows["fault"][-1])]))
             if rows["halt"][-1]:
-                return "total_steps" if self.totals.steps >= (budget.total_steps or np.inf) else "max_episodes"
+                return "total_steps" if record.steps >= (budget.total_steps or np.inf) else "max_episodes"
             if interrupt.requested:
                 return "interrupt"
-            if now - started >= (budget.max_seconds or np.inf):
+            if record.elapsed >= (budget.max_seconds or np.inf):
                 return "max_seconds"
-            length = min(CAPACITY, 2 * length, max(1, int(length * CHUNK_SECONDS / (now - began))))
+            if self.eval_frequency and record.iterations % self.eval_frequency == 0:
+                self._evaluate_and_record(self.eval_episodes)
+            length = min(CAPACITY, 2 * length, max(1, int(length * CHUNK_SECONDS / seconds)))
+
+    def _evaluate_and_record(self, episodes: int) -> Evaluation:
+        evaluation = self.evaluate(episodes)
+        self.record.evaluated(evaluation)
+        return evaluation
+
+    def _fault_message(self, name: str) -> str:
+        record = self.record
+        return (
+            f"training stopped: {name} is not finite (NaN or Inf) in iteration {record.iterations + 1}, "
+            f"after {record.steps:,} steps and {record.updates:,} updates; the state is kept as it was before"
+        )
+
+    def _result(self, stopped_by: str, evaluation: Evaluation | None) -> TrainResult:
+        record = self.record
+        return TrainResult(
+            steps=record.steps,
+            episodes=record.episodes,
+            updates=record.updates,
+            iterations=record.iterations,
+            seconds=record.elapsed,
+            stopped_by=stopped_by,
+            evaluation=evaluation,
+            run_dir=record.folder.path if record.folder else None,
+        )
+
+    def _save(self) -> None:
+        """Save the policy, if there is one and a place for it."""
+        if self.record.folder and self._state is not None:
+            save_policy(self.policy, self.record.folder.path / FINAL)
 
     def _keys(self) -> dict[str, Any]:
         rollout = RolloutKeys(*(stream(self.seed, f"rollout {name}") for name in RolloutKeys._fields))
@@ -239,10 +269,8 @@ class Trainer:
         counters = Counters(counting.from_int(0), counting.from_int(0))
         return TrainState(learner, carry, np.int32(0), counters)
 
-    def _ready(self, context: Context | None = None) -> None:
+    def _ready(self, context: Context | None = None) -> TrainState:
         """Build the state and compile what will be needed, the training loop and the rest on two threads."""
-        if self.state is not None:
-            return
         learner = self.algorithm.init(stream(self.seed, "init"), self.spec)
 
         def start() -> TrainState:
@@ -255,94 +283,30 @@ class Trainer:
             started = pool.submit(start)
             if context is not None:
                 self._repeat.prepare(context, partial(self._initial_state, learner))
-            self.state = started.result()
+            self._state = started.result()
+        return self._state
 
-    def _record(self, rows: dict[str, np.ndarray], budget: "Budget", elapsed: float, seconds: float) -> None:
-        healthy = {name: x[rows["fault"] == 0] for name, x in rows.items()}
-        journal = self.totals.rows(healthy, elapsed, seconds)
-        if not journal:
-            return
-        if self.folder:
-            self.folder.append(journal)
-        returns = [row["episode_return_mean"] for row in journal if "episode_return_mean" in row]
-        self._last_return = returns[-1] if returns else self._last_return
-        share = budget.share(self.totals, elapsed)
-        facts = {
-            "steps": self.totals.steps,
-            "steps_per_second": journal[-1]["steps_per_second"],
-            "return": self._last_return,
-            "remaining_seconds": elapsed * (1 - share) / share if share > 0 else None,
+    def _config(self, budget: Budget) -> dict[str, Any]:
+        return {
+            "env": self.env.id,
+            "env_options": dict(self.env.options),
+            "num_envs": self.env.num_envs,
+            "seed": self.seed,
+            "collect": self.collect,
+            "eval_frequency": self.eval_frequency,
+            "eval_episodes": self.eval_episodes,
+            **budget._asdict(),
+            "run_dir": str(self.record.folder.path) if self.record.folder else None,
+            "algorithm": describe(self.algorithm),
         }
-        self.console.progress(share, facts)
 
-    def _evaluate_and_record(self, episodes: int, started: float) -> Evaluation:
-        evaluation = self.evaluate(episodes)
-        if self.folder:
-            elapsed = time.perf_counter() - started
-            self.folder.append([evaluation_row(self.totals.counts(), evaluation.summary(), elapsed)])
-        self.console.say(f"{self.totals.steps:>12,} steps · evaluation {evaluation}")
-        return evaluation
-
-    def _fault_message(self, fault: int) -> str:
-        return (
-            f"training stopped: {FAULTS[fault]} is not finite (NaN or Inf) in iteration {self.totals.iterations + 1}, "
-            f"after {self.totals.steps:,} steps and {self.totals.updates:,} updates; the state is kept as it was before"
-        )
-
-    def _begin_record(self, budget: "Budget") -> None:
-        self.console.say(f"{self.env.id} · {self.env.num_envs} environments · seed {self.seed} · {jax.devices()[0]}")
-        if not self.folder:
-            return
-        names = ("seed", "collect", "eval_frequency", "eval_episodes")
-        self.folder.write_config(
-            {
-                "env": self.env.id,
-                "num_envs": self.env.num_envs,
-                **{name: getattr(self, name) for name in names},
-                **budget._asdict(),
-                "run_dir": str(self.folder.path),
-                "algorithm": describe(self.algorithm),
-            }
-        )
-        self.folder.write_identity(
-            seed=self.seed,
-            versions={"ludus": version("ludus"), "jax": jax.__version__, "numpy": np.__version__},
-            devices=[str(device) for device in jax.devices()],
-            compiler_options=self.options,
-            status="running",
-        )
-
-    def _end_record(self, status: str, reason: str) -> None:
-        """Save what was learnt and how the run ended."""
-        if not self.folder:
-            return
-        if self.state is not None:
-            save_policy(self.policy, self.folder.path / FINAL)
-        self.folder.write_identity(status=status, exit_reason=reason, **self.totals.counts())
-        self.folder.flush()
-
-
-class Budget(NamedTuple):
-    """When a run is over: whichever comes first."""
-
-    total_steps: int | None
-    max_episodes: int | None
-    max_seconds: float | None
-
-    def limits(self) -> Counters:
-        """Check the numbers; return the limits that the compiled loop watches."""
-        if self.total_steps is None and self.max_episodes is None and self.max_seconds is None:
-            raise LudusError("train: give total_steps, max_episodes or max_seconds")
-        for name, value in self._asdict().items():
-            if value is not None and not value > 0:
-                raise LudusError(f"{name}={value}: must be greater than 0")
-        steps, episodes = (counting.UNLIMITED if x is None else int(x) for x in (self.total_steps, self.max_episodes))
-        return Counters(counting.from_int(steps), counting.from_int(episodes))
-
-    def share(self, totals: Totals, elapsed: float) -> float:
-        """How much of the budget is spent, in [0, 1]."""
-        spent = ((totals.steps, self.total_steps), (totals.episodes, self.max_episodes), (elapsed, self.max_seconds))
-        return min(1.0, max(done / limit for done, limit in spent if limit))
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "versions": {"ludus": __version__, "jax": jax.__version__, "numpy": np.__version__},
+            "devices": [str(device) for device in jax.devices()],
+            "compiler_options": self.options,
+        }
 
 
 def _check_at_least(low: int, **values: int) -> None:

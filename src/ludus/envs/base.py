@@ -48,6 +48,8 @@ class HostEnv(Protocol):
     """A batch of environments that live outside JAX. Arrays it returns may be reused by the next call."""
 
     id: str
+    options: Any
+    """What `make_env` was given besides the id, for the record: pairs of name and value."""
     num_envs: int
     observation_space: Space
     action_space: Space

@@ -23,9 +23,9 @@ class GymnasiumEnv:
     successor is kept without the detour over `info`.
     """
 
-    def __init__(self, make: Callable[[], gymnasium.Env], num_envs: int, id: str):
+    def __init__(self, make: Callable[[], gymnasium.Env], num_envs: int, id: str, options: dict[str, Any]):
         """Make the environments; `make` is called once for each."""
-        self.make, self.num_envs, self.id = make, num_envs, id
+        self.make, self.num_envs, self.id, self.options = make, num_envs, id, options
         self.envs = [make() for _ in range(num_envs)]
         self.observation_space = as_space(self.envs[0].observation_space, f"{id}: observation space")
         self.action_space = as_space(self.envs[0].action_space, f"{id}: action space")
@@ -53,7 +53,7 @@ class GymnasiumEnv:
 
     def remake(self, num_envs: int) -> "GymnasiumEnv":
         """Return separate environments of the same kind."""
-        return GymnasiumEnv(self.make, num_envs, self.id)
+        return GymnasiumEnv(self.make, num_envs, self.id, self.options)
 
     def close(self) -> None:
         """Close every environment."""
@@ -70,13 +70,15 @@ class GymnasiumEnv:
 
 
 def make_gymnasium(env: Any, num_envs: int, options: dict[str, Any]) -> GymnasiumEnv:
-    """Make a batch from an id, a `gymnasium.Env` class or function that returns one, or an instance (which is copied)."""
+    """Make a batch from an id, an instance (which is copied), or a class or function that makes one."""
     if isinstance(env, str):
-        return GymnasiumEnv(lambda: _make_by_id(env, options), num_envs, f"gym:{env}")
+        return GymnasiumEnv(lambda: _make_by_id(env, options), num_envs, f"gym:{env}", options)
     if isinstance(env, gymnasium.Env):
-        return GymnasiumEnv(lambda: _copy(env), num_envs, f"object:{type(env.unwrapped).__qualname__}")
+        return GymnasiumEnv(lambda: _copy(env), num_envs, f"object:{type(env.unwrapped).__qualname__}", options)
     if callable(env):
-        return GymnasiumEnv(lambda: _made(env(**options)), num_envs, f"object:{getattr(env, '__qualname__', env)}")
+        return GymnasiumEnv(
+            lambda: _made(env(**options)), num_envs, f"object:{getattr(env, '__qualname__', env)}", options
+        )
     raise LudusError(f"env={env!r}: must be an id, a gymnasium.Env, its class, or a ludus Environment")
 
 

@@ -56,7 +56,7 @@ def make_env(env: Any, num_envs: int = 1, **options: Any) -> VectorEnv | HostEnv
 
 def _native(name: str, num_envs: int, options: dict[str, Any]) -> VectorEnv:
     try:
-        return VectorEnv(CLASSIC[name](**options), num_envs, f"jax:{name}")
+        return VectorEnv(CLASSIC[name](**options), num_envs, f"jax:{name}", options=tuple(options.items()))
     except TypeError as error:
         raise LudusError(f"env_options={options}: jax:{name} does not take them ({error})") from error
 
@@ -66,7 +66,8 @@ def _from_object(env: Any, num_envs: int, options: dict[str, Any], name: str | N
     if name is not None and not isinstance(env, type):
         made = env(**options)
     if isinstance(made, Environment):
-        return VectorEnv(made, num_envs, f"jax:{name}" if name else f"object:{type(made).__qualname__}")
+        id = f"jax:{name}" if name else f"object:{type(made).__qualname__}"
+        return VectorEnv(made, num_envs, id, options=tuple(options.items()))
     from ludus.envs.gymnasium import make_gymnasium
 
     batch = make_gymnasium(env, num_envs, options)

@@ -38,6 +38,8 @@ class VectorEnv:
     id: str
     max_episode_steps: int | None = None
     """Time limit; None takes the environment's own."""
+    options: tuple[tuple[str, Any], ...] = ()
+    """What `make_env` was given besides the id, for the record."""
 
     def __post_init__(self) -> None:
         """Fill in the time limit."""

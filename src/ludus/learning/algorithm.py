@@ -19,9 +19,6 @@ import jax.numpy as jnp
 
 from ludus.types import LudusError, Mode, Rollout, Spec
 
-FAULTS = ("", "observation", "reward", "action", "loss", "gradient", "parameter")
-"""Where a NaN or an infinity was first seen; `metrics["fault"]` is an index into this tuple."""
-
 
 class Algorithm(Protocol):
     """The protocol. `PPO` is the implementation to read."""
@@ -53,7 +50,7 @@ class Algorithm(Protocol):
         """Learn from one rollout.
 
         `metrics` holds float scalars under documented names, `updates` (gradient steps made) and `fault`
-        (0, or an index into FAULTS). Where there is a fault, the returned state is the one that was given.
+        (0, or an index into `faults.FAULTS`). Where there is a fault, the returned state is the one that was given.
         """
         ...
 

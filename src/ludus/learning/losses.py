@@ -13,7 +13,7 @@ def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip_epsilon: jax.
 def value_loss(
     value: jax.Array, old_value: jax.Array, target: jax.Array, clip_epsilon: jax.Array | float | None
 ) -> jax.Array:
-    """Return 1/2 (V - target)^2; with clipping, the larger of that and the loss of V kept within eps of its old self."""
+    """Return 1/2 (V - target)^2; with clipping, no less than the loss of V kept within eps of its old self."""
     unclipped = jnp.square(value - target)
     if clip_epsilon is None:
         return 0.5 * unclipped

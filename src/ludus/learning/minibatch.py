@@ -1,7 +1,21 @@
-"""Shuffled minibatches of fixed size, padding last."""
+"""Epochs of shuffled minibatches of fixed size, padding last, and gradients accumulated over parts of one."""
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from ludus.rows import Layout, choose_rows
+from ludus.types import Transition
+
+
+def blank_padding(steps: Transition) -> Transition:
+    """Make padding rows zeros that end their episode, so that whatever lay in them can reach nothing."""
+    if steps.valid is None:
+        return steps
+    blank = jax.tree.map(jnp.zeros_like, steps)._replace(truncated=jnp.ones_like(steps.truncated))
+    return choose_rows(steps.valid, steps, blank)
 
 
 def minibatch_indices(
@@ -16,3 +30,36 @@ def minibatch_indices(
     if valid is not None:
         order = jnp.where(valid, order >> 1, jnp.uint32(0xFFFFFFFF))
     return jnp.argsort(order, axis=-1).reshape(-1, minibatch_size)
+
+
+def scan_minibatches(
+    step: Callable[[Any, Any], tuple[Any, jax.Array]],
+    carry: Any,
+    samples: Any,
+    indices: jax.Array,
+    skip: Callable[[Any, Any], jax.Array] | None = None,
+) -> tuple[Any, jax.Array]:
+    """Run `step(carry, minibatch) -> carry, row` for each row of indices; rows of skipped minibatches are zeros."""
+    layout = Layout(samples)
+    packed = layout.pack(samples)
+
+    def body(carry: Any, index: jax.Array) -> tuple[Any, jax.Array]:
+        minibatch = layout.unpack([x[index] for x in packed])
+        if skip is None:
+            return step(carry, minibatch)
+        nothing = jnp.zeros_like(jax.eval_shape(step, carry, minibatch)[1])
+        return jax.lax.cond(skip(carry, minibatch), lambda carry, _: (carry, nothing), step, carry, minibatch)
+
+    return jax.lax.scan(body, carry, indices)
+
+
+def accumulated(function: Callable[[Any], Any], minibatch: Any, parts: int) -> Any:
+    """Sum of `function` over equal parts of a minibatch, one after the other: the memory of one part at a time."""
+    if parts == 1:
+        return function(minibatch)
+    pieces = jax.tree.map(
+        lambda x: x.reshape(parts, -1, *x.shape[1:]), minibatch
+    )  # [n, ...] -> [parts, n / parts, ...]
+    shapes = jax.eval_shape(function, jax.tree.map(lambda x: x[0], pieces))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(lambda total, piece: (jax.tree.map(jnp.add, total, function(piece)), None), zeros, pieces)[0]

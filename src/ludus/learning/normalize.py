@@ -1,6 +1,6 @@
 """Running mean and variance, kept in the learner's state so that a policy cannot part from them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,25 @@ def standard_deviation(stats: RunningStatistics) -> jax.Array:
     return jnp.sqrt(stats.variance + 1e-8)
 
 
-def normalize(stats: RunningStatistics, x: jax.Array) -> jax.Array:
-    """Shift and scale to mean 0 and standard deviation 1, then clip."""
+def normalize(stats: RunningStatistics | None, x: jax.Array) -> jax.Array:
+    """Shift and scale to mean 0 and standard deviation 1, then clip; without statistics, leave as it is."""
+    if stats is None:
+        return x
     return jnp.clip((x - stats.mean) / standard_deviation(stats), -CLIP, CLIP)
+
+
+def location_and_scale(stats: RunningStatistics | None) -> tuple[Any, Any]:
+    """Mean and standard deviation; 0 and 1 where nothing is normalised."""
+    return (0.0, 1.0) if stats is None else (stats.mean, standard_deviation(stats))
+
+
+def standardize(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """Shift and scale one minibatch to mean 0 and deviation 1 under weights that sum to one; zeros if all are equal."""
+    x = x - jnp.sum(weight * x)
+    return x / (jnp.sqrt(jnp.sum(weight * jnp.square(x))) + 1e-8)
+
+
+def explained_variance(prediction: jax.Array, target: jax.Array, valid: jax.Array | None) -> jax.Array:
+    """1 - Var(target - prediction) / Var(target); 0 where the target is constant."""
+    spread = jnp.var(target, where=valid)
+    return jnp.where(spread > 0, 1.0 - jnp.var(target - prediction, where=valid) / jnp.maximum(spread, 1e-12), 0.0)

@@ -5,6 +5,7 @@ is here, which test holds it, and where `ludus` deliberately differs.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,23 +13,27 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ludus.learning.algorithm import FAULTS, check_hyperparameters, static, traced
+from ludus.learning.algorithm import check_hyperparameters, static, traced
+from ludus.learning.faults import first_fault
 from ludus.learning.losses import approximate_kl, clipped_surrogate, value_loss
-from ludus.learning.minibatch import minibatch_indices
+from ludus.learning.minibatch import accumulated, blank_padding, minibatch_indices, scan_minibatches
 from ludus.learning.normalize import (
     CLIP,
     RunningStatistics,
     empty_statistics,
+    explained_variance,
+    location_and_scale,
     normalize,
     standard_deviation,
+    standardize,
     update_statistics,
 )
 from ludus.learning.returns import discounted_returns, generalized_advantages
 from ludus.networks.actor_critic import MLP, ActorCritic, NetworkBuilder
 from ludus.networks.distributions import sampling_noise
 from ludus.networks.layers import SUPPORTED_SPACES, to_environment
+from ludus.networks.memory import one_step_each, through_time
 from ludus.networks.network import Network, network_for
-from ludus.rows import Layout, choose_rows
 from ludus.spaces import Box
 from ludus.types import LudusError, Mode, Rollout, Spec, Transition
 
@@ -44,6 +49,15 @@ METRICS = {
     "learning_rate": "Adam's step size at this update, after annealing",
 }
 """Every metric of an update and its formula."""
+
+
+ADAM = optax.scale_by_adam(eps=1e-5)
+"""Detail 3: Adam with epsilon 1e-5."""
+
+STEP_METRICS = (
+    "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "gradient_norm", "updates", "evaluated"
+)  # fmt: skip
+"""What each minibatch reports, as one vector; the last two count steps taken and minibatches looked at."""
 
 
 @jax.tree_util.register_dataclass
@@ -81,7 +95,24 @@ class Samples(NamedTuple):
     target: jax.Array
     ended: jax.Array | None
     memory: Any
-    weight: jax.Array | None
+    weight: Any
+
+
+class Estimates(NamedTuple):
+    """Value and target are in the critic's units, advantages in those of the (scaled) reward."""
+
+    value: jax.Array
+    advantage: jax.Array
+    target: jax.Array
+    returns: RunningStatistics | None
+
+
+class Learner(NamedTuple):
+    """What changes from minibatch to minibatch."""
+
+    parameters: jax.Array
+    optimizer: Any
+    stopped: jax.Array
 
 
 @jax.tree_util.register_dataclass
@@ -180,36 +211,38 @@ class PPO:
     def act(self, policy: PPOPolicy, memory: Any, obs: Any, noise: Any, mode: Mode) -> tuple[Any, Any, Any]:
         """Sample (explore) or take the mode (greedy); the sample is kept as it was before clipping to the bounds."""
         module = policy.network.merge(policy.parameters)
-        memory, features = module.remember(memory, _normalized(policy.observations, obs))
+        memory, features = module.remember(memory, normalize(policy.observations, obs))
         distribution = module.actor(features)
         sample = distribution.mode() if mode == "greedy" else distribution.sample(noise)
         extras = {"sample": sample, "log_prob": distribution.log_prob(sample)}
         return memory, to_environment(policy.network.spec.action_space, sample), extras
 
     def update(self, state: PPOState, rollout: Rollout, key: jax.Array) -> tuple[PPOState, dict[str, jax.Array]]:
-        """Advantages once, then epochs of shuffled minibatches; statistics last, so that all epochs see the old ones."""
-        steps = _blank_padding(rollout.steps)
+        """Advantages once, then epochs of shuffled minibatches; statistics last: all epochs see the old ones."""
+        steps = blank_padding(rollout.steps)
         rewards, discounted, reward = self._scale_rewards(state, steps)
         estimates = self._estimate(state, steps._replace(reward=reward), rollout.memory)
-        samples = self._samples(state, steps, estimates, rollout.memory)
+        samples = _samples(state, steps, estimates, rollout.memory)
         learning_rate = self.learning_rate * (1.0 - rollout.progress if self.anneal_learning_rate else 1.0)
         learner, metrics = self._epochs(state, samples, key, learning_rate)
+        observations = state.observations and update_statistics(state.observations, steps.obs, steps.valid)
         new = PPOState(
-            learner.parameters,
-            learner.optimizer,
-            state.observations and update_statistics(state.observations, steps.obs, steps.valid),
-            estimates.returns,
-            rewards,
-            discounted,
-            state.network,
+            learner.parameters, learner.optimizer, observations, estimates.returns, rewards, discounted, state.network
         )
-        fault = _first_fault(steps, metrics, new.parameters)
-        new = jax.tree.map(lambda a, b: jnp.where(fault == 0, a, b), new, state)
-        explained = _explained_variance(estimates, steps.valid)
+        fault = first_fault(
+            observation=(steps.obs, steps.next_obs),
+            reward=steps.reward,
+            action=steps.extras,
+            loss=metrics["total_loss"],
+            gradient=metrics["gradient_norm"],
+            parameter=learner.parameters,
+        )
+        new = jax.tree.map(lambda new, old: jnp.where(fault == 0, new, old), new, state)
+        explained = explained_variance(estimates.value, estimates.target, steps.valid)
         return new, metrics | {"fault": fault, "explained_variance": explained, "learning_rate": learning_rate}
 
     def _scale_rewards(self, state: PPOState, steps: Transition) -> tuple[Any, jax.Array, jax.Array]:
-        """Detail 30: divide by the deviation of the running discounted return, which this rollout is counted into first."""
+        """Detail 30: divide by the deviation of the running discounted return, this rollout counted in first."""
         if state.rewards is None:
             return None, state.discounted, steps.reward
         ended = steps.terminated | steps.truncated
@@ -218,125 +251,84 @@ class PPO:
         reward = jnp.clip(steps.reward / standard_deviation(rewards), -CLIP, CLIP)
         return rewards, jnp.where(ended[-1], 0.0, totals[-1]), reward
 
-    def _estimate(self, state: PPOState, steps: Transition, memory: Any) -> "Estimates":
+    def _estimate(self, state: PPOState, steps: Transition, memory: Any) -> Estimates:
         """Values of states and of their true successors in one batched call, then advantages and targets `[T, B]`."""
         module = state.network.merge(state.parameters)
-        obs, next_obs = (_normalized(state.observations, x) for x in (steps.obs, steps.next_obs))
-        after, features = _through_time(module, memory, obs, steps.terminated | steps.truncated)
-        _, next_features = _flat_time(module.remember, after, next_obs)
-        values = module.critic(jnp.stack([features, next_features]))
-        mean, scale = _location_and_scale(state.returns)
-        raw_value, next_value = mean + scale * values
+        obs, next_obs = normalize(state.observations, steps.obs), normalize(state.observations, steps.next_obs)
+        after, features = through_time(module, memory, obs, steps.terminated | steps.truncated)
+        values = module.critic(jnp.stack([features, one_step_each(module, after, next_obs)]))
+        mean, scale = location_and_scale(state.returns)
+        value, next_value = mean + scale * values
         advantage = generalized_advantages(
-            steps.reward, raw_value, next_value, steps.terminated, steps.truncated, self.gamma, self.gae_lambda
+            steps.reward, value, next_value, steps.terminated, steps.truncated, self.gamma, self.gae_lambda
         )
-        target = advantage + raw_value
-        returns = state.returns and update_statistics(state.returns, target, steps.valid)
+        target = advantage + value
+        if state.returns is None:
+            return Estimates(value, advantage, target, None)
+        returns = update_statistics(state.returns, target, steps.valid)
         # The first rollout has no older statistics to be measured by, so it is measured by its own.
-        used = state.returns and jax.tree.map(
-            lambda a, b: jnp.where(state.returns.count > 0, a, b), state.returns, returns
-        )
-        mean, scale = _location_and_scale(used)
+        is_first = state.returns.count == 0
+        mean, scale = location_and_scale(jax.tree.map(lambda a, b: jnp.where(is_first, a, b), returns, state.returns))
         return Estimates(values[0], advantage, (target - mean) / scale, returns)
 
-    def _samples(self, state: PPOState, steps: Transition, estimates: "Estimates", memory: Any) -> Samples:
-        """Lay a rollout out in rows that can be shuffled: transitions, or whole environments if there is a memory."""
-        by_time = Samples(
-            _normalized(state.observations, steps.obs),
-            steps.extras["sample"],
-            steps.extras["log_prob"],
-            estimates.value,
-            estimates.advantage,
-            estimates.target,
-            (steps.terminated | steps.truncated) if state.network.has_memory else None,
-            None,
-            None if steps.valid is None else steps.valid.astype(jnp.float32),
-        )
-        if state.network.has_memory:
-            return jax.tree.map(lambda x: x.swapaxes(0, 1), by_time)._replace(memory=memory)  # [T, B] -> [B, T]
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), by_time)._replace(memory=())  # [T, B] -> [T * B]
-
-    def _epochs(self, state: PPOState, samples: Samples, key: jax.Array, learning_rate: Any) -> tuple["Learner", Any]:
+    def _epochs(self, state: PPOState, samples: Samples, key: jax.Array, learning_rate: Any) -> tuple[Learner, Any]:
         """Run every minibatch of every epoch; metrics are means over the gradient steps that were made."""
         rows, transitions = len(samples.advantage), samples.advantage.size
         has_data = None if samples.weight is None else samples.weight.reshape(rows, -1).any(axis=1)
         size = self.minibatch_size * rows // transitions
         indices = minibatch_indices(key, rows, size, self.epochs_per_update, has_data)
-        layout = Layout(samples)
-        packed = layout.pack(samples)
         may_skip = self.target_kl is not None or samples.weight is not None
 
-        def minibatch(learner: Learner, index: jax.Array) -> tuple[Learner, jax.Array]:
-            part = layout.unpack([x[index] for x in packed])
-            part = part._replace(weight=jnp.ones_like(part.advantage) if part.weight is None else part.weight)
-            if not may_skip:
-                return self._step(state.network, learning_rate, learner, part)
-            skip = learner.stopped | ~part.weight.any()
-            step = lambda learner, part: self._step(state.network, learning_rate, learner, part)  # noqa: E731
-            nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(step, learner, part)[1])
-            return jax.lax.cond(skip, lambda learner, _: (learner, nothing), step, learner, part)
+        def skip(learner: Learner, part: Samples) -> jax.Array:
+            return learner.stopped | (False if part.weight is None else ~part.weight.any())
 
-        learner = Learner(state.parameters, state.optimizer, jnp.asarray(False))
-        learner, rows = jax.lax.scan(minibatch, learner, indices)  # rows: [minibatches, len(STEP_METRICS)]
-        totals = rows.sum(axis=0)
+        learner, steps = scan_minibatches(
+            partial(self._step, state.network, learning_rate),
+            Learner(state.parameters, state.optimizer, jnp.asarray(False)),
+            samples,
+            indices,
+            skip if may_skip else None,
+        )
+        totals = steps.sum(axis=0)  # [minibatches, len(STEP_METRICS)] -> [len(STEP_METRICS)]
         metrics = dict(zip(STEP_METRICS, totals / jnp.maximum(totals[-1], 1.0), strict=True))
-        metrics["total_loss"] = self._total(metrics["policy_loss"], metrics["value_loss"], metrics["entropy"])
         del metrics["evaluated"]
+        metrics["total_loss"] = self._total(metrics["policy_loss"], metrics["value_loss"], metrics["entropy"])
         return learner, metrics | {"updates": totals[-2].astype(jnp.int32)}
 
-    def _step(self, network: Network, learning_rate: Any, learner: "Learner", part: Samples) -> tuple["Learner", Any]:
+    def _step(self, network: Network, learning_rate: Any, learner: Learner, part: Samples) -> tuple[Learner, jax.Array]:
         """One gradient step on one minibatch."""
-        part = part._replace(weight=part.weight / part.weight.sum())
-        part = part._replace(advantage=_standardize(part.advantage, part.weight))
-        gradient, metrics = self._gradient(network, learner.parameters, part)
+        weight = jnp.ones_like(part.advantage) if part.weight is None else part.weight
+        weight = weight / weight.sum()
+        part = part._replace(weight=weight, advantage=standardize(part.advantage, weight))
+        differentiate = jax.grad(self._loss, has_aux=True)
+        gradient, terms = accumulated(
+            lambda piece: differentiate(learner.parameters, network, piece), part, self.accumulation_steps
+        )
         norm = jnp.sqrt(jnp.sum(jnp.square(gradient)))
         gradient = gradient * jnp.minimum(1.0, self.max_grad_norm / (norm + 1e-8))
-        parameters, optimizer = self._descend(network, learning_rate, learner, gradient)
-        new = Learner(parameters, optimizer, learner.stopped)
+        new = Learner(*self._descend(network, learning_rate, learner, gradient), learner.stopped)
         if self.target_kl is not None:
-            stopped = metrics[STEP_METRICS.index("approx_kl")] > 1.5 * self.target_kl
-            new = jax.tree.map(lambda a, b: jnp.where(stopped, b, a), new, learner)._replace(stopped=stopped)
-        return new, jnp.concatenate([metrics, jnp.stack([norm, 1.0 - new.stopped, 1.0])])
+            stopped = terms[STEP_METRICS.index("approx_kl")] > 1.5 * self.target_kl
+            new = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), new, learner)._replace(stopped=stopped)
+        return new, jnp.concatenate([terms, jnp.stack([norm, 1.0 - new.stopped, 1.0])])
 
-    def _descend(
-        self, network: Network, learning_rate: Any, learner: "Learner", gradient: jax.Array
-    ) -> tuple[Any, Any]:
+    def _descend(self, network: Network, learning_rate: Any, learner: Learner, gradient: jax.Array) -> tuple[Any, Any]:
         if self.optimizer is None:
             direction, optimizer = ADAM.update(gradient, learner.optimizer)
             return learner.parameters - learning_rate * direction, optimizer
-        # The user's transformation sees the tree that the module holds, so masks by name work.
+        # The user's transformation sees the tree that the module holds, so masks by name work. It has its own step
+        # size; annealing still applies to it.
         tree = network.unravel(learner.parameters)
         change, optimizer = self.optimizer.update(network.unravel(gradient), learner.optimizer, tree)
-        # It has its own step size; annealing still applies to it.
-        scale = learning_rate / self.learning_rate
-        return learner.parameters + scale * network.ravel(change), optimizer
-
-    def _gradient(self, network: Network, parameters: jax.Array, part: Samples) -> tuple[jax.Array, jax.Array]:
-        """Gradient and metrics of a minibatch, in `accumulation_steps` parts whose sum it is."""
-        differentiate = jax.grad(self._loss, has_aux=True)
-        if self.accumulation_steps == 1:
-            return differentiate(parameters, network, part)
-        parts = jax.tree.map(lambda x: x.reshape(self.accumulation_steps, -1, *x.shape[1:]), part)  # [n] -> [k, n / k]
-
-        def accumulate(total: Any, piece: Samples) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, differentiate(parameters, network, piece)), None
-
-        zeros = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype),
-            jax.eval_shape(
-                lambda piece: differentiate(parameters, network, piece), jax.tree.map(lambda x: x[0], parts)
-            ),
-        )
-        return jax.lax.scan(accumulate, zeros, parts)[0]
+        return learner.parameters + learning_rate / self.learning_rate * network.ravel(change), optimizer
 
     def _loss(self, parameters: jax.Array, network: Network, part: Samples) -> tuple[jax.Array, jax.Array]:
         """L = -L_clip + c1 L_value - c2 H (eq. 9, as a loss); weights sum to one over the whole minibatch."""
         module = network.merge(parameters)
-        features = _sample_features(module, part)
+        features = _features(module, part)
         distribution, value = module.actor(features), module.critic(features)
         log_ratio = distribution.log_prob(part.action) - part.log_prob
         ratio = jnp.exp(log_ratio)
-
         terms = jnp.stack(
             [
                 clipped_surrogate(ratio, part.advantage, self.clip_epsilon),
@@ -353,112 +345,27 @@ class PPO:
         return policy_loss + self.value_coef * critic_loss - self.entropy_coef * entropy
 
 
-ADAM = optax.scale_by_adam(eps=1e-5)
-"""Detail 3: Adam with epsilon 1e-5."""
+def _samples(state: PPOState, steps: Transition, estimates: Estimates, memory: Any) -> Samples:
+    """Lay a rollout out in rows that can be shuffled: transitions, or whole environments if there is a memory."""
+    has_memory = state.network.has_memory
+    by_time = Samples(
+        obs=normalize(state.observations, steps.obs),
+        action=steps.extras["sample"],
+        log_prob=steps.extras["log_prob"],
+        value=estimates.value,
+        advantage=estimates.advantage,
+        target=estimates.target,
+        ended=(steps.terminated | steps.truncated) if has_memory else None,
+        memory=None,
+        weight=None if steps.valid is None else steps.valid.astype(jnp.float32),
+    )
+    if has_memory:
+        return jax.tree.map(lambda x: x.swapaxes(0, 1), by_time)._replace(memory=memory)  # [T, B] -> [B, T]
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), by_time)  # [T, B] -> [T * B]
 
 
-STEP_METRICS = (
-    "policy_loss",
-    "value_loss",
-    "entropy",
-    "approx_kl",
-    "clip_fraction",
-    "gradient_norm",
-    "updates",
-    "evaluated",
-)
-"""What each minibatch reports, as one vector; the last two count steps taken and minibatches looked at."""
-
-
-class Learner(NamedTuple):
-    """What changes from minibatch to minibatch."""
-
-    parameters: jax.Array
-    optimizer: Any
-    stopped: jax.Array
-
-
-class Estimates(NamedTuple):
-    """Value and target are in the critic's units, advantages in those of the (scaled) reward."""
-
-    value: jax.Array
-    advantage: jax.Array
-    target: jax.Array
-    returns: RunningStatistics | None
-
-
-def _blank_padding(steps: Transition) -> Transition:
-    """Make padding rows zeros that end their episode, so that whatever lay in them can reach nothing."""
-    if steps.valid is None:
-        return steps
-    blank = jax.tree.map(jnp.zeros_like, steps)._replace(truncated=jnp.ones_like(steps.truncated))
-    return choose_rows(steps.valid, steps, blank)
-
-
-def _normalized(statistics: RunningStatistics | None, obs: Any) -> Any:
-    return obs if statistics is None else normalize(statistics, obs)
-
-
-def _location_and_scale(statistics: RunningStatistics | None) -> tuple[Any, Any]:
-    return (0.0, 1.0) if statistics is None else (statistics.mean, standard_deviation(statistics))
-
-
-def _through_time(module: ActorCritic, memory: Any, obs: Any, ended: jax.Array) -> tuple[Any, Any]:
-    """Memory after each step (before it is cleared at an episode's end) and features, both `[T, B, ...]`."""
-    if not jax.tree.leaves(memory):
-        return module.remember(memory, obs)
-    start = module.initial_memory(ended.shape[1])
-
-    def step(memory: Any, inputs: Any) -> tuple[Any, Any]:
-        obs_t, ended_t = inputs
-        memory, features = module.remember(memory, obs_t)
-        return choose_rows(ended_t, start, memory), (memory, features)
-
-    return jax.lax.scan(step, memory, (obs, ended))[1]
-
-
-def _flat_time(remember: Any, memory: Any, obs: Any) -> tuple[Any, Any]:
-    """Apply `remember` to `[T, B, ...]` as to one long batch."""
-    shape = jax.tree.leaves(obs)[0].shape[:2]
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (memory, obs))  # [T, B] -> [T * B]
-    return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), remember(*flat))  # [T * B] -> [T, B]
-
-
-def _sample_features(module: ActorCritic, part: Samples) -> Any:
+def _features(module: ActorCritic, part: Samples) -> Any:
     if part.ended is None:
         return module.remember((), part.obs)[1]
-    features = _through_time(module, part.memory, part.obs.swapaxes(0, 1), part.ended.swapaxes(0, 1))[1]
+    features = through_time(module, part.memory, part.obs.swapaxes(0, 1), part.ended.swapaxes(0, 1))[1]
     return jax.tree.map(lambda x: x.swapaxes(0, 1), features)  # [T, B] -> [B, T]
-
-
-def _standardize(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """Detail 7: mean 0 and deviation 1 over one minibatch; zeros if all are equal."""
-    x = x - jnp.sum(weight * x)
-    return x / (jnp.sqrt(jnp.sum(weight * jnp.square(x))) + 1e-8)
-
-
-def _explained_variance(estimates: Estimates, valid: jax.Array | None) -> jax.Array:
-    def variance(x: jax.Array) -> jax.Array:
-        return jnp.var(x, where=valid)
-
-    spread = variance(estimates.target)
-    return jnp.where(spread > 0, 1.0 - variance(estimates.target - estimates.value) / jnp.maximum(spread, 1e-12), 0.0)
-
-
-def _first_fault(steps: Transition, metrics: dict[str, jax.Array], parameters: jax.Array) -> jax.Array:
-    """Index into FAULTS of the earliest quantity that is not finite, 0 if all are: NaN spreads in this order."""
-    inputs = {"observation": (steps.obs, steps.next_obs), "reward": steps.reward, "action": steps.extras}
-    checked = [
-        *((name, _all_finite(x)) for name, x in inputs.items()),
-        ("loss", jnp.isfinite(metrics["total_loss"])),
-        ("gradient", jnp.isfinite(metrics["gradient_norm"])),
-        ("parameter", jnp.isfinite(parameters).all()),
-    ]
-    broken = jnp.stack([~healthy for _, healthy in checked])
-    codes = jnp.asarray([FAULTS.index(name) for name, _ in checked])
-    return jnp.where(broken, codes, len(FAULTS)).min() % len(FAULTS)
-
-
-def _all_finite(tree: Any) -> jax.Array:
-    leaves = [leaf.reshape(-1) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    return jnp.isfinite(jnp.concatenate(leaves)).all() if leaves else jnp.asarray(True)

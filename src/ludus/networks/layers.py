@@ -1,5 +1,6 @@
 """Layers with the initialisation that policy-gradient methods want, and observations made into vectors."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,7 +52,7 @@ class Torso(nnx.Module):
     def __init__(self, inputs: int, hidden_sizes: Sequence[int], activation: str, *, rngs: nnx.Rngs):
         """Build one layer of gain sqrt(2) for each hidden size."""
         sizes = [inputs, *hidden_sizes]
-        self.layers = nnx.List([linear(a, b, np.sqrt(2.0), rngs) for a, b in zip(sizes[:-1], sizes[1:], strict=True)])
+        self.layers = nnx.List([linear(a, b, np.sqrt(2.0), rngs) for a, b in itertools.pairwise(sizes)])
         self.activation = ACTIVATIONS[activation]
         self.outputs = sizes[-1]
 

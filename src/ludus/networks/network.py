@@ -35,12 +35,13 @@ class Network:
         module = self.build(self.spec, nnx.Rngs(seed))
         if not isinstance(module, nnx.Module):
             raise LudusError(f"network {self.build!r}: must build a flax.nnx.Module, got {type(module).__name__}")
-        return nnx.split(module, nnx.Param, ...)
+        graph, parameters, rest = nnx.split(module, nnx.Param, ...)
+        return graph, parameters, rest
 
     def initialize(self, key: jax.Array) -> jax.Array:
         """Fresh parameters as one float32 vector."""
         leaves = jax.tree.leaves(self._split(key)[1])
-        return jnp.asarray(np.concatenate([np.ravel(leaf) for leaf in leaves]), jnp.float32)
+        return jax.device_put(np.concatenate([np.ravel(leaf) for leaf in leaves]).astype(np.float32))
 
     def merge(self, vector: jax.Array) -> ActorCritic:
         """Return the callable module for one parameter vector, inside or outside a trace."""

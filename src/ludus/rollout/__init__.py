@@ -5,7 +5,7 @@ Both modules have the same names:
     begin(algorithm, env, policy, key)                                -> carry
     collect(algorithm, env, policy, carry, keys, num_steps, whole)    -> carry, Rollout, EpisodeStats
     play(algorithm, env, policy, key, episodes, max_steps)            -> returns, lengths of greedy episodes
-    Repeat(body, capacity, options)                                   runs `body` many times
+    repeat(body, plan, capacity, options)                             -> a loop that runs `body` many times
 """
 
 from types import ModuleType

@@ -1,7 +1,7 @@
 """Rollouts of JAX environments: one `lax.scan`, nothing leaves the device."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +12,8 @@ from ludus.envs.vector import Draw, VectorEnv, VectorState
 from ludus.rows import Layout, choose_rows
 from ludus.seeding import spread
 from ludus.types import EpisodeStats, Rollout, RolloutKeys, Transition
+
+Body = Callable[[Any, Any, Any], tuple[Any, dict[str, Any]]]
 
 
 class Carry(NamedTuple):
@@ -123,32 +125,40 @@ def play(
 
 
 class Repeat:
-    """A compiled loop that runs `body(context, state) -> state, row` many times without leaving the device.
+    """A compiled loop that runs `body(plan, context, state) -> state, row` many times without leaving the device.
 
     The number of times is a traced value, so every chunk length up to `capacity` is the same program. The loop stops
     early when a row says `halt`.
     """
 
-    def __init__(self, body: Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]], capacity: int, options: dict):
-        """Prepare nothing yet: `options` are the compiler's."""
-        self.body, self.capacity = body, capacity
-        self.compiled = None
+    def __init__(self, body: Body, plan: Any, capacity: int, options: dict[str, Any]):
+        """Compile nothing yet: `options` are the compiler's."""
+        self.body, self.capacity = partial(body, plan), capacity
+        self.programs: dict[Any, tuple[Any, Layout]] = {}
         self.jitted = jax.jit(self._loop, donate_argnums=1, compiler_options=options)
 
     def prepare(self, context: Any, make_state: Callable[[], Any]) -> None:
         """Compile for the state that `make_state` would return; only its shapes are asked for."""
-        state = jax.eval_shape(make_state)
-        self.layout = Layout(jax.eval_shape(lambda c, s: _as_rows(self.body(c, s)[1]), context, state))
-        self.compiled = self.jitted.lower(context, state, np.int32(0)).compile()
+        self._program(context, jax.eval_shape(make_state))
 
     def __call__(self, context: Any, state: Any, n: int) -> tuple[Any, dict[str, np.ndarray]]:
         """Run at most `n` times (and at most `capacity`): the new state, and one array of rows for each name."""
-        if self.compiled is None:
-            self.prepare(context, lambda: state)
-        state, buffer, made = self.compiled(context, state, np.int32(min(n, self.capacity)))
-        return state, self.layout.unpack([np.asarray(buffer)[: int(made)]])
+        program, layout = self._program(context, state)
+        state, buffer, made = program(context, state, np.int32(min(n, self.capacity)))
+        return state, layout.unpack([np.asarray(buffer)[: int(made)]])
+
+    def _program(self, context: Any, state: Any) -> tuple[Any, Layout]:
+        leaves, treedef = jax.tree.flatten((context, state))
+        key = treedef, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        if key not in self.programs:
+            row = jax.eval_shape(lambda context, state: _as_rows(self.body(context, state)[1]), context, state)
+            program = self.jitted.lower(context, state, np.int32(0)).compile()
+            self.programs[key] = program, Layout(row)
+        return self.programs[key]
 
     def _loop(self, context: Any, state: Any, n: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+        layout = Layout(jax.eval_shape(lambda: _as_rows(self.body(context, state)[1])))
+
         def going_on(carry: Any) -> jax.Array:
             _, _, i, halt = carry
             return (i < n) & (halt == 0)
@@ -156,11 +166,21 @@ class Repeat:
         def step(carry: Any) -> Any:
             state, buffer, i, _ = carry
             state, row = self.body(context, state)
-            packed = self.layout.pack(_as_rows(row))[0]
+            packed = layout.pack(_as_rows(row))[0]
             return state, jax.lax.dynamic_update_slice(buffer, packed, (i, 0)), i + 1, row["halt"]
 
-        buffer = jnp.zeros((self.capacity, self.layout.width), jnp.float32)
+        buffer = jnp.zeros((self.capacity, layout.width), jnp.float32)
         return jax.lax.while_loop(going_on, step, (state, buffer, jnp.int32(0), jnp.int32(0)))[:3]
+
+
+@lru_cache(maxsize=16)
+def _shared(body: Body, plan: Any, capacity: int, options: tuple) -> Repeat:
+    return Repeat(body, plan, capacity, dict(options))
+
+
+def repeat(body: Body, plan: Any, capacity: int, options: dict[str, Any]) -> Repeat:
+    """Return the loop of a plan; equal plans share one, and with it what was compiled."""
+    return _shared(body, plan, capacity, tuple(options.items()))
 
 
 def _as_rows(row: dict[str, jax.Array]) -> dict[str, jax.Array]:

@@ -12,6 +12,8 @@ from ludus.envs.base import HostEnv
 from ludus.rows import Layout, choose_rows
 from ludus.types import EpisodeStats, Mode, Rollout, RolloutKeys, Transition
 
+Body = Callable[[Any, Any, Any], tuple[Any, dict[str, Any]]]
+
 
 class HostState(NamedTuple):
     """What every environment shows, and what its running episode has gathered."""
@@ -29,7 +31,7 @@ class Carry(NamedTuple):
 
 
 def seeds_from(key: jax.Array, count: int, start: int = 0) -> list[int]:
-    """Return integer seeds for environments or episodes `start` to `start + count - 1`, each by its own number alone."""
+    """Return seeds for environments or episodes `start` to `start + count - 1`, each by its number alone."""
     words = np.asarray(jax.random.key_data(key)).tolist()
     sequences = (np.random.SeedSequence([*words, i]) for i in range(start, start + count))
     return [int(sequence.generate_state(1)[0] >> 1) for sequence in sequences]
@@ -166,11 +168,11 @@ def play(
 
 
 class Repeat:
-    """Runs `body(context, state) -> state, row` many times from Python; the twin of `compiled.Repeat`."""
+    """Runs `body(plan, context, state) -> state, row` many times from Python; the twin of `compiled.Repeat`."""
 
-    def __init__(self, body: Callable[[Any, Any], tuple[Any, dict[str, Any]]], capacity: int, options: dict):
-        """Compiler options are of no use here: what is compiled is compiled inside `body`."""
-        self.body, self.capacity = body, capacity
+    def __init__(self, body: Body, plan: Any, capacity: int):
+        """Nothing to compile here: what is compiled is compiled inside `body`."""
+        self.body, self.plan, self.capacity = body, plan, capacity
 
     def prepare(self, context: Any, make_state: Callable[[], Any]) -> None:
         """Nothing to compile ahead."""
@@ -179,6 +181,11 @@ class Repeat:
         """Run at most `n` times (and at most `capacity`): the new state, and one array of rows for each name."""
         rows: list[dict[str, Any]] = []
         while len(rows) < min(n, self.capacity) and not (rows and rows[-1]["halt"]):
-            state, row = self.body(context, state)
+            state, row = self.body(self.plan, context, state)
             rows.append(jax.device_get(row))
         return state, {name: np.asarray([row[name] for row in rows]) for name in rows[0]}
+
+
+def repeat(body: Body, plan: Any, capacity: int, options: dict[str, Any]) -> Repeat:
+    """Return the loop of a plan."""
+    return Repeat(body, plan, capacity)

@@ -14,7 +14,8 @@ class Console:
         """Decide how to speak: to a person at a terminal, or into a file."""
         self.stream = stream or sys.stderr
         self.verbose = verbose
-        self._bar = self._task = None
+        self._bar: Any = None
+        self._task: Any = None
         self._last_line = time.monotonic()
 
     def say(self, text: str) -> None:

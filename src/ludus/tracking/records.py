@@ -1,8 +1,13 @@
-"""Rows of the journal: what each iteration and each evaluation is recorded as."""
+"""Recording a run: each iteration and each evaluation becomes a row of the journal and a word on the console."""
 
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ludus.tracking.console import Console
+from ludus.tracking.run_folder import RunFolder
 
 ITERATION_METRICS = {
     "iteration": "iterations (one collect and one update) so far",
@@ -29,15 +34,25 @@ EVALUATION_METRICS = {
 """Every figure of an `evaluation` row besides the counts, and its meaning."""
 
 
-class Totals:
-    """Counts of a run, from which each row's running totals are made."""
+class Recorder:
+    """Keeps the totals of a run and tells them to its folder (if it has one) and to the console."""
 
-    def __init__(self) -> None:
-        """Start from nothing."""
+    def __init__(self, run_dir: str | Path | None, verbose: bool):
+        """Create the run folder."""
+        self.folder = None if run_dir is None else RunFolder(run_dir)
+        self.console = Console(verbose)
         self.iterations = self.steps = self.episodes = self.updates = 0
+        self._started = time.perf_counter()
+        self._last_return: float | None = None
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds since `begin`."""
+        return time.perf_counter() - self._started
+
+    @property
     def counts(self) -> dict[str, int]:
-        """The counts under their journal names."""
+        """The totals under their journal names."""
         return {
             "iteration": self.iterations,
             "steps": self.steps,
@@ -45,24 +60,63 @@ class Totals:
             "updates": self.updates,
         }
 
-    def rows(self, rows: dict[str, np.ndarray], elapsed_seconds: float, seconds: float) -> list[dict[str, Any]]:
-        """Count a chunk's iterations in and return their journal rows."""
+    def begin(self, config: dict[str, Any], identity: dict[str, Any]) -> None:
+        """Write down what is about to run."""
+        self._started = time.perf_counter()
+        if self.folder:
+            self.folder.write_config(config)
+            self.folder.write_identity(**identity, status="running")
+
+    def iterations_made(self, rows: dict[str, np.ndarray], seconds: float, budget: Any) -> None:
+        """Count a chunk's iterations in, journal each, and show progress; a faulty one is not counted."""
+        healthy = {name: x[rows["fault"] == 0] for name, x in rows.items()}
+        journal = self._rows(healthy, seconds)
+        if not journal:
+            return
+        if self.folder:
+            self.folder.append(journal)
+        returns = [row["episode_return_mean"] for row in journal if "episode_return_mean" in row]
+        self._last_return = returns[-1] if returns else self._last_return
+        share = budget.share(self.steps, self.episodes, self.elapsed)
+        facts = {
+            "steps": self.steps,
+            "steps_per_second": journal[-1]["steps_per_second"],
+            "return": self._last_return,
+            "remaining_seconds": self.elapsed * (1 - share) / share if share > 0 else None,
+        }
+        self.console.progress(share, facts)
+
+    def evaluated(self, evaluation: Any) -> None:
+        """Journal an evaluation and say what it came to."""
+        if self.folder:
+            self.folder.append([_evaluation_row(self.counts, evaluation.summary(), self.elapsed)])
+        self.console.say(f"{self.steps:>12,} steps · evaluation {evaluation}")
+
+    def end(self, status: str, reason: str) -> None:
+        """Write down how the run ended."""
+        if self.folder:
+            self.folder.write_identity(status=status, exit_reason=reason, **self.counts)
+            self.folder.flush()
+
+    def _rows(self, rows: dict[str, np.ndarray], seconds: float) -> list[dict[str, Any]]:
         names = [name for name in rows if name not in COUNTED]
-        per_second = float(rows["steps"].sum()) / max(seconds, 1e-9)
-        made = []
+        timing = {
+            "elapsed_seconds": round(self.elapsed, 6),
+            "steps_per_second": round(float(rows["steps"].sum()) / max(seconds, 1e-9), 1),
+        }
+        journal = []
         for i in range(len(rows["steps"])):
             self.iterations += 1
             self.steps += int(rows["steps"][i])
             self.episodes += int(rows["episodes"][i])
             self.updates += int(rows["updates"][i])
-            row = {"kind": "train", **self.counts(), **_episode_figures(rows, i)}
-            row |= {name: float(rows[name][i]) for name in names if np.isfinite(rows[name][i])}
-            row |= {"elapsed_seconds": round(elapsed_seconds, 6), "steps_per_second": round(per_second, 1)}
-            made.append(row)
-        return made
+            figures = {name: float(rows[name][i]) for name in names if np.isfinite(rows[name][i])}
+            journal.append({"kind": "train", **self.counts, **_episode_figures(rows, i), **figures, **timing})
+        return journal
 
 
 COUNTED = ("steps", "episodes", "updates", "fault", "halt", "return_sum", "return_min", "return_max", "length_sum")
+"""Columns of a chunk that become totals or episode figures; all others are metrics of the algorithm."""
 
 
 def _episode_figures(rows: dict[str, np.ndarray], i: int) -> dict[str, float]:
@@ -77,7 +131,7 @@ def _episode_figures(rows: dict[str, np.ndarray], i: int) -> dict[str, float]:
     }
 
 
-def evaluation_row(counts: dict[str, int], summary: dict[str, float], elapsed_seconds: float) -> dict[str, Any]:
+def _evaluation_row(counts: dict[str, int], summary: dict[str, float], elapsed_seconds: float) -> dict[str, Any]:
     """Return the journal row of one evaluation."""
     figures = {
         "eval_return_mean": summary["mean_return"],

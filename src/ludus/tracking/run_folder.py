@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class RunFolder:
             partial.replace(target)
 
     @contextlib.contextmanager
-    def _writing(self, path: Path) -> Iterator[None]:
+    def _writing(self, path: Path) -> Generator[None]:
         try:
             yield
         except OSError as error:
