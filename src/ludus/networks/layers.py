@@ -85,11 +85,10 @@ def to_environment(space: Space, action: jax.Array) -> jax.Array:
     if isinstance(space, Discrete):
         return action
     action = action.reshape(*action.shape[:-1], *space.shape)
-    if not space.is_bounded:
-        low, high = space.bounds
-        return jnp.clip(action, low, high)
     low, high = space.bounds
-    return (low + 0.5 * (jnp.clip(action, -1.0, 1.0) + 1.0) * (high - low)).astype(space.dtype)
+    if space.is_bounded:
+        action = 0.5 * (low + high) + 0.5 * (high - low) * action
+    return jnp.clip(action, low, high).astype(space.dtype)
 
 
 def action_size(space: Space) -> int:

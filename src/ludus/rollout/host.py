@@ -168,24 +168,25 @@ def play(
 
 
 class Repeat:
-    """Runs `body(plan, context, state) -> state, row` many times from Python; the twin of `compiled.Repeat`."""
+    """Runs `body(plan, context, state) -> state, row` from Python; the twin of `compiled.Repeat`.
 
-    def __init__(self, body: Body, plan: Any, capacity: int):
+    One call runs it once, whatever was asked for: a host environment may raise at any step, and then the caller must
+    still hold the state of the last iteration that was finished.
+    """
+
+    def __init__(self, body: Body, plan: Any):
         """Nothing to compile here: what is compiled is compiled inside `body`."""
-        self.body, self.plan, self.capacity = body, plan, capacity
+        self.body, self.plan = body, plan
 
     def prepare(self, context: Any, make_state: Callable[[], Any]) -> None:
         """Nothing to compile ahead."""
 
     def __call__(self, context: Any, state: Any, n: int) -> tuple[Any, dict[str, np.ndarray]]:
-        """Run at most `n` times (and at most `capacity`): the new state, and one array of rows for each name."""
-        rows: list[dict[str, Any]] = []
-        while len(rows) < min(n, self.capacity) and not (rows and rows[-1]["halt"]):
-            state, row = self.body(self.plan, context, state)
-            rows.append(jax.device_get(row))
-        return state, {name: np.asarray([row[name] for row in rows]) for name in rows[0]}
+        """Run once: the new state, and an array of one row for each name."""
+        state, row = self.body(self.plan, context, state)
+        return state, {name: np.asarray([x]) for name, x in jax.device_get(row).items()}
 
 
 def repeat(body: Body, plan: Any, capacity: int, options: dict[str, Any]) -> Repeat:
     """Return the loop of a plan."""
-    return Repeat(body, plan, capacity)
+    return Repeat(body, plan)

@@ -96,7 +96,7 @@ class Recorder:
         """Write down how the run ended."""
         if self.folder:
             self.folder.write_identity(status=status, exit_reason=reason, **self.counts)
-            self.folder.flush()
+            self.folder.close()
 
     def _rows(self, rows: dict[str, np.ndarray], seconds: float) -> list[dict[str, Any]]:
         names = [name for name in rows if name not in COUNTED]

@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 
@@ -25,7 +25,8 @@ class RunFolder:
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise LudusError(f"run_dir={self.path}: exists already; choose another folder or remove it")
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._journal = (self.path / JOURNAL).open("a", encoding="utf-8")
+            (self.path / JOURNAL).touch()
+        self._journal: TextIO | None = None
         self._sequence = 0
         self.identity: dict[str, Any] = {"id": uuid.uuid4().hex}
 
@@ -45,14 +46,18 @@ class RunFolder:
             lines.append(json.dumps({"seq": self._sequence, **row}, allow_nan=False) + "\n")
             self._sequence += 1
         with self._writing(self.path / JOURNAL):
+            self._journal = self._journal or (self.path / JOURNAL).open("a", encoding="utf-8")
             self._journal.write("".join(lines))
             self._journal.flush()
 
-    def flush(self) -> None:
-        """Make the journal durable."""
-        with self._writing(self.path / JOURNAL):
-            self._journal.flush()
-            os.fsync(self._journal.fileno())
+    def close(self) -> None:
+        """Make the journal durable and close it; a later row opens it again."""
+        if self._journal is None:
+            return
+        journal, self._journal = self._journal, None
+        with self._writing(self.path / JOURNAL), journal:
+            journal.flush()
+            os.fsync(journal.fileno())
 
     def _replace(self, name: str, text: str) -> None:
         target, partial = self.path / name, self.path / f".{name}.partial"

@@ -1,0 +1,194 @@
+"""The command line. Verbs that train take `key=value`, verbs that read a run take flags.
+
+Nothing heavy is imported before a verb needs it, so that `ludus --help` answers at once.
+"""
+
+import argparse
+import contextlib
+import difflib
+import itertools
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ludus import __version__
+from ludus.types import LudusError
+
+if TYPE_CHECKING:
+    from ludus.config import TrainConfig
+    from ludus.trainer import Trainer, TrainResult
+
+USAGE = """\
+usage: ludus VERB ...
+
+Train reinforcement-learning agents on any environment.
+
+  train      train an agent          ludus train env=CartPole-v1
+  evaluate   play a trained agent    ludus evaluate RUN --episodes 100
+
+ludus VERB --help explains a verb; ludus --version tells the version.
+"""
+TRAIN_USAGE = """\
+usage: ludus train env=ID [key=value ...] [-m]
+
+Train an agent. With -m a key may hold several values; every combination is a run of its own.
+
+examples:
+  ludus train env=CartPole-v1
+  ludus train env=CartPole-v1 algorithm=ppo seed=0 algorithm.learning_rate=1e-3 run_dir=runs/first
+  ludus train env=Acrobot-v1 total_steps=2e6 algorithm.network.hidden_sizes=[64,128,256]
+  ludus train env=gym:LunarLander-v3 algorithm/network=gru algorithm.network.memory_size=128
+  ludus train env=CartPole-v1 -m seed=1,2,3 algorithm.gamma=0.98,0.99
+"""
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code: 0, 2 for a mistake that the user can mend, 130 after Ctrl-C."""
+    try:
+        return _command(list(sys.argv[1:] if arguments is None else arguments))
+    except LudusError as error:
+        return _complain(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _command(words: list[str]) -> int:
+    verbs = {"train": _train, "evaluate": _evaluate}
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if words[0] == "--version":
+        print(f"ludus {__version__}")
+        return 0
+    if words[0] not in verbs:
+        close = difflib.get_close_matches(words[0], verbs, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise LudusError(f"{words[0]}: no such verb; there are {', '.join(verbs)}{hint}")
+    return verbs[words[0]](words[1:])
+
+
+def _complain(error: LudusError) -> int:
+    print(f"ludus: {' '.join(str(error).splitlines())}", file=sys.stderr)
+    return 2
+
+
+def _train(words: list[str]) -> int:
+    from ludus.config import combinations, compose, help_text
+
+    flags = {word for word in words if word in ("-h", "--help", "-m", "--multirun")}
+    overrides = [word for word in words if word not in flags]
+    if flags & {"-h", "--help"}:
+        print(f"{TRAIN_USAGE}\n{help_text()}")
+        return 0
+    if not flags:
+        return _run(compose(overrides))[0]
+    configs = {name: compose(words) for name, words in combinations(overrides).items()}
+    return _sweep({name: _placed(config, name) for name, config in configs.items()})
+
+
+def _trainer(config: "TrainConfig", run_dir: str | Path | None) -> tuple["Trainer", dict[str, Any]]:
+    from ludus.config import build
+    from ludus.trainer import Trainer
+
+    parts = build(config)
+    return Trainer(parts.algorithm, parts.env, run_dir=run_dir, **parts.options), parts.budget
+
+
+def _run(config: "TrainConfig") -> tuple[int, "TrainResult"]:
+    """Train once; return the exit code and what was reached."""
+    trainer, budget = _trainer(config, config.run_dir or _new_folder(config))
+    if config.preset:
+        trainer.record.console.say(f"preset {config.preset}")
+    with contextlib.closing(trainer.env):
+        result = trainer.train(**budget)
+    print(result, flush=True)
+    folder = trainer.record.folder
+    return INTERRUPTED if folder and folder.identity["status"] == "interrupted" else 0, result
+
+
+def _sweep(configs: dict[str, "TrainConfig"]) -> int:
+    """Train with each configuration; one that fails while it runs does not stop the others."""
+    for config in configs.values():
+        _check(config)
+    code, rows = 0, [("run", "return", "steps", "folder")]
+    for name, config in configs.items():
+        print(f"[{len(rows)}/{len(configs)}] {name}", file=sys.stderr)
+        try:
+            code_now, result = _run(config)
+        except LudusError as error:
+            code, row = _complain(error), ("failed", "", config.run_dir or "")
+        else:
+            code, row = code_now or code, _reached(result)
+        rows.append((name, *row))
+        if code == INTERRUPTED:
+            break
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    print("", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows), sep="\n")
+    return code
+
+
+def _check(config: "TrainConfig") -> None:
+    """Refuse what cannot run before the first run of a sweep begins."""
+    if config.run_dir and Path(config.run_dir).exists():
+        raise LudusError(f"run_dir={config.run_dir}: exists already; choose another folder or remove it")
+    _trainer(config, None)[0].env.close()
+
+
+def _reached(result: "TrainResult") -> tuple[str, str, str]:
+    summary = result.evaluation.summary() if result.evaluation else None
+    reached = f"{summary['mean_return']:.2f} ± {summary['std_return']:.2f}" if summary else result.stopped_by
+    return reached, f"{result.steps:,}", str(result.run_dir)
+
+
+def _placed(config: "TrainConfig", name: str) -> "TrainConfig":
+    """Give each run of a sweep a folder of its own inside `run_dir`."""
+    if config.run_dir is None or not name:
+        return config
+    return replace(config, run_dir=str(Path(config.run_dir) / re.sub(r"[^\w.,=+-]+", "-", name)))
+
+
+def _new_folder(config: "TrainConfig") -> Path:
+    env = re.sub(r"[^\w.+-]+", "-", config.env.rpartition(":")[2])
+    stem = f"{env}-{config.algorithm['name']}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = itertools.chain([stem], (f"{stem}-{count}" for count in itertools.count(2)))
+    return next(path for path in map(Path("runs").joinpath, names) if not path.exists())
+
+
+class _Parser(argparse.ArgumentParser):
+    """Speaks of mistakes in one line, like everything else here."""
+
+    def error(self, message: str) -> NoReturn:
+        raise LudusError(f"{message} ({self.prog} --help explains all)")
+
+
+def _evaluate(words: list[str]) -> int:
+    parser = _Parser(prog="ludus evaluate", description="Play greedy episodes with the final policy of a run.")
+    parser.add_argument("run", metavar="RUN", type=Path, help="run folder")
+    parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (default: 100)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="decides how each begins (default: 0)")
+    parser.add_argument("--env", metavar="ID", help="play elsewhere than where it was trained")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    given = parser.parse_args(words)
+    from ludus.envs.registry import make_env
+    from ludus.evaluation import evaluate
+    from ludus.policy import load_policy
+    from ludus.tracking.run_folder import read_config
+
+    config = read_config(given.run)
+    policy = load_policy(given.run)
+    env_id, options = (given.env, {}) if given.env else (str(config.get("env")), config.get("env_options") or {})
+    if env_id.startswith("object:"):
+        raise LudusError(f"{given.run}: {env_id} is a Python object; use ludus.evaluate in Python, or give --env")
+    env = make_env(env_id, config.get("num_envs") or 1, **options)
+    try:
+        evaluation = evaluate(policy, env, given.episodes, given.seed)
+    finally:
+        env.close()
+    print(json.dumps(evaluation.summary()) if given.json else evaluation)
+    return 0

@@ -1,0 +1,312 @@
+"""Configuration: from `key=value` words to the parts of a run.
+
+The dataclasses of the run, its algorithm and its network are the only place where a setting has a name, a type, a
+default and a meaning; Hydra's schemas, the help text and the error messages are made from them. The layers, from
+bottom to top: defaults, the preset of the environment and algorithm, the user's words.
+"""
+
+import ast
+import difflib
+import inspect
+import itertools
+import json
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass
+from importlib.resources import as_file, files
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ludus.counting import Budget
+from ludus.envs.registry import make_env
+from ludus.learning.registry import ALGORITHMS
+from ludus.learning.registry import build as build_algorithm
+from ludus.networks.actor_critic import NETWORKS
+from ludus.types import LudusError
+
+DEFAULT_ALGORITHM = "ppo"
+CHOICES: dict[str, dict[str, type]] = {"algorithm": ALGORITHMS, "algorithm/network": NETWORKS}
+"""Keys that choose a whole group of settings, and what there is to choose from."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What `ludus train` is told. Every field is a key."""
+
+    env: str = MISSING
+    """Environment id, such as CartPole-v1; jax: or gym: before it picks the library."""
+    env_options: dict[str, Any] = field(default_factory=dict)
+    """Handed to the environment, as in env_options.gravity=12."""
+    num_envs: int = 16
+    """Copies of the environment that run side by side."""
+    preset: str | None = "auto"
+    """Tuned settings to start from; auto: those for this environment and algorithm, if any; null: none."""
+    seed: int = 0
+    """The one number that all randomness comes from."""
+    total_steps: int | None = 1_000_000
+    """Stop after so many environment steps; null where only max_episodes or max_seconds is given."""
+    max_episodes: int | None = None
+    """Stop after so many episodes."""
+    max_seconds: float | None = None
+    """Stop after so much time."""
+    collect: str = "steps"
+    """What an update learns from: steps (batch_size of them) or episodes (a whole one in each environment)."""
+    eval_frequency: int = 50
+    """Iterations between evaluations; 0 evaluates at the end only."""
+    eval_episodes: int = 10
+    """Episodes of each such evaluation; the one at the end has 100."""
+    run_dir: str | None = None
+    """New folder for everything the run writes; null: runs/<env>-<algorithm>-seed<seed>-<time>."""
+    verbose: bool = True
+    """Show progress."""
+    algorithm: Any = field(default=MISSING, metadata={"configurable": False})
+    """The chosen algorithm's name and settings, its network's among them."""
+
+
+class Parts(NamedTuple):
+    """What a configuration stands for: the arguments of `Trainer` and of its `train`."""
+
+    algorithm: Any
+    env: Any
+    options: dict[str, Any]
+    budget: dict[str, Any]
+
+
+class Setting(NamedTuple):
+    """One key that can be set."""
+
+    key: str
+    type: Any
+    default: Any
+    meaning: str
+
+    @property
+    def type_name(self) -> str:
+        """The type in words."""
+        args = get_args(self.type)
+        if type(None) in args:
+            return f"{args[0].__name__} or null"
+        return f"list of {args[0].__name__}" if get_origin(self.type) is list else self.type.__name__
+
+
+def compose(overrides: Sequence[str]) -> TrainConfig:
+    """Lay the user's `key=value` words over preset and defaults; LudusError for the first one that is wrong."""
+    values = dict(_key_and_value(text) for text in overrides)
+    algorithm = _choice("algorithm", values.pop("algorithm", DEFAULT_ALGORITHM))
+    network = _choice("algorithm/network", values.pop("algorithm/network", _default_network(algorithm)))
+    groups = _groups(algorithm, network)
+    known = {setting.key: setting for group in groups.values() for setting in group}
+    for key in values:
+        _check_key(key, known)
+    values["preset"] = _preset(values.get("preset", "auto"), str(values.get("env")), algorithm)
+    config = _base(groups, algorithm, network, values["preset"])
+    if {"max_episodes", "max_seconds"} & values.keys():
+        config.total_steps = None
+    for key, value in values.items():
+        _set(config, key, value, known.get(key))
+    return _resolved(config)
+
+
+def build(config: TrainConfig) -> Parts:
+    """Make the algorithm and the environment; what a trainer would refuse only with its folder made is refused here."""
+    algorithm = build_algorithm(config.algorithm)
+    budget = {name: getattr(config, name) for name in Budget._fields}
+    Budget(**budget).limits()
+    options = {
+        name: getattr(config, name) for name in ("seed", "collect", "eval_frequency", "eval_episodes", "verbose")
+    }
+    return Parts(algorithm, make_env(config.env, config.num_envs, **config.env_options), options, budget)
+
+
+def combinations(overrides: Sequence[str]) -> dict[str, list[str]]:
+    """Return the overrides of every run of a sweep, by a name made of those that differ, such as `seed=1`."""
+    choices = [_alternatives(text) for text in overrides]
+    runs = {}
+    for words in itertools.product(*choices):
+        name = ",".join(word for word, choice in zip(words, choices, strict=True) if len(choice) > 1)
+        runs[name] = list(words)
+    return runs
+
+
+def presets() -> list[str]:
+    """Return the names of all presets, such as `CartPole-v1/ppo`."""
+    with as_file(files("ludus.conf") / "preset") as root:
+        return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
+
+
+def help_text() -> str:
+    """Return every key with its type, default and meaning."""
+    network = _default_network(DEFAULT_ALGORITHM)
+    chosen = zip(CHOICES.items(), (DEFAULT_ALGORITHM, network), strict=True)
+    choices = [
+        Setting(key, str, default, f"one of {', '.join(of)}; its settings are below") for (key, of), default in chosen
+    ]
+    sections = {"run": [*_groups(DEFAULT_ALGORITHM, network)[""], *choices]}
+    for name in ALGORITHMS:
+        sections[f"algorithm={name}"] = _groups(name, _default_network(name))["algorithm."]
+    for name in NETWORKS:
+        sections[f"algorithm/network={name}"] = _groups(DEFAULT_ALGORITHM, name)["algorithm.network."]
+    text = "\n\n".join("\n".join([f"{title}:", *_table(group)]) for title, group in sections.items())
+    return f"{text}\n\npresets: {', '.join(presets())}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the known word that is most like this one, or an empty text."""
+
+    def likeness(candidate: str) -> float:
+        ends = word.rpartition(".")[2], candidate.rpartition(".")[2]  # who writes gamma means algorithm.gamma
+        return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in ((word, candidate), ends))
+
+    best = max(known, key=likeness)
+    return f"; did you mean {best}?" if likeness(best) > 0.6 else ""
+
+
+def _parse(text: str) -> Override:
+    key, equals, value = text.partition("=")
+    if not equals or text.startswith("-"):
+        raise LudusError(f"{text}: expected key=value, such as env=CartPole-v1")
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        raise LudusError(f"{text}: cannot be read ({reason}); quote special characters: '{key}=\"{value}\"'") from error
+    if override.type is OverrideType.DEL or override.package is not None:
+        raise LudusError(f"{text}: a key can only be set, as in key=value")
+    return override
+
+
+def _key_and_value(text: str) -> tuple[str, Any]:
+    override = _parse(text)
+    if override.is_sweep_override():
+        raise LudusError(f"{text}: several values need -m, which trains once with each; a list is written [1,2]")
+    return override.key_or_group, override.value()
+
+
+def _alternatives(text: str) -> list[str]:
+    override = _parse(text)
+    if not override.is_sweep_override():
+        return [text]
+    try:
+        return [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
+    except HydraException as error:
+        raise LudusError(f"{text}: cannot be swept ({error})") from error
+
+
+def _choice(key: str, value: Any) -> str:
+    if value not in CHOICES[key]:
+        raise LudusError(f"{key}={value}: must be one of {', '.join(CHOICES[key])}{nearest(str(value), CHOICES[key])}")
+    return value
+
+
+def _default_network(algorithm: str) -> str:
+    default = type(ALGORITHMS[algorithm]().network)
+    return next(name for name, kind in NETWORKS.items() if kind is default)
+
+
+def _groups(algorithm: str, network: str) -> dict[str, list[Setting]]:
+    """Return everything that can be set, by the prefix of its keys."""
+    chosen, kind = ALGORITHMS[algorithm](), NETWORKS[network]
+    # An algorithm may have defaults of its own for the network it prefers.
+    sizes = chosen.network if type(chosen.network) is kind else kind()
+    sources = {"": TrainConfig(), "algorithm.": chosen, "algorithm.network.": sizes}
+    return {prefix: _settings(source, prefix) for prefix, source in sources.items()}
+
+
+def _settings(source: Any, prefix: str) -> list[Setting]:
+    """Return what can be set in a dataclass, of which `source` holds the defaults."""
+    hints, docs = get_type_hints(type(source)), _field_docs(type(source))
+    made = []
+    for f in fields(source):
+        if f.name != "network" and f.metadata.get("configurable", True):
+            hint, default = hints[f.name], getattr(source, f.name)
+            if get_origin(hint) is tuple:  # OmegaConf has lists only; the dataclasses make tuples of them again
+                hint, default = list.__class_getitem__(get_args(hint)[0]), list(default)
+            made.append(Setting(prefix + f.name, hint, default, f.metadata.get("meaning") or docs.get(f.name, "")))
+    return made
+
+
+def _field_docs(kind: type) -> dict[str, str]:
+    """Return the text under each field of a dataclass, as a phrase."""
+    try:
+        nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(kind)))))
+    except (OSError, TypeError):  # a class that was not read from a file
+        return {}
+    docs = {}
+    for above, below in itertools.pairwise(nodes):
+        match above, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[name] = text[0].lower() + text[1:].rstrip(".")
+    return docs
+
+
+def _check_key(key: str, known: dict[str, Setting]) -> None:
+    if key not in known and not key.startswith("env_options."):
+        hint = (
+            nearest(key, [*known, *CHOICES]) or f"; keys are {', '.join(k for k in known if '.' not in k)}, algorithm"
+        )
+        raise LudusError(f"{key}: no such key{hint} (ludus train --help explains all)")
+
+
+def _preset(asked: Any, env: str, algorithm: str) -> str | None:
+    """Return the name of the preset to use: the one asked for, or the one that fits."""
+    known = presets()
+    if asked == "auto":
+        fitting = f"{env.rpartition(':')[2]}/{algorithm}"
+        return fitting if fitting in known else None
+    if asked is not None and asked not in known:
+        raise LudusError(f"preset={asked}: must be auto, null or one of {', '.join(known)}{nearest(str(asked), known)}")
+    return asked
+
+
+def _base(groups: dict[str, list[Setting]], algorithm: str, network: str, preset: str | None) -> DictConfig:
+    """Let Hydra compose the schemas, which hold the defaults, and the preset."""
+    run = OmegaConf.structured(TrainConfig)
+    OmegaConf.set_readonly(run, None)  # OmegaConf freezes what it makes from a frozen dataclass
+    store = ConfigStore.instance()
+    store.store("train", run)
+    store.store(algorithm, _schema(algorithm, groups["algorithm."], ("network", Any, MISSING)), "algorithm")
+    store.store(network, _schema(network, groups["algorithm.network."]), "algorithm/network")
+    layers = [f"+algorithm={algorithm}", f"+algorithm/network={network}", *([f"+preset={preset}"] if preset else [])]
+    with hydra.initialize_config_module("ludus.conf", version_base=None):
+        return hydra.compose("train", layers)
+
+
+def _schema(name: str, group: list[Setting], *more: tuple[str, Any, Any]) -> type:
+    """Return a dataclass that OmegaConf understands, with the name that `learning.registry.build` asks for."""
+    members = [("name", str, name), *((s.key.rpartition(".")[2], s.type, s.default) for s in group), *more]
+    return make_dataclass(name, [(key, kind, field(default_factory=lambda d=d: d)) for key, kind, d in members])
+
+
+def _set(config: DictConfig, key: str, value: Any, setting: Setting | None) -> None:
+    if setting and setting.type in (int, int | None) and isinstance(value, float) and value.is_integer():
+        value = int(value)  # total_steps=1e6
+    try:
+        OmegaConf.update(config, key, value, force_add=setting is None)
+    except OmegaConfBaseException as error:
+        allowed = f"must be of type {setting.type_name}" if setting else str(error).splitlines()[0]
+        raise LudusError(f"{key}={value}: {allowed}") from error
+
+
+def _resolved(config: DictConfig) -> TrainConfig:
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise LudusError(f"{missing[0]}: required, but not given{' (as in env=CartPole-v1)' * ('env' in missing)}")
+    try:
+        values: Any = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise LudusError(str(error).splitlines()[0]) from error
+    return TrainConfig(**values)
+
+
+def _table(group: list[Setting]) -> list[str]:
+    rows = [(s.key, s.type_name, json.dumps(s.default).strip('"').replace(MISSING, "required")) for s in group]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = ["  ".join(map(str.ljust, row, widths)) for row in rows]
+    return [f"  {row}  {setting.meaning}" for row, setting in zip(cells, group, strict=True)]

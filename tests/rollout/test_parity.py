@@ -1,0 +1,122 @@
+"""One algorithm, two ways to run it: both collectors give the same rollout, and one update the same parameters."""
+
+import jax
+import numpy as np
+import pytest
+from dressed import DressedEnv
+
+import ludus
+from ludus.envs.classic import CLASSIC
+from ludus.envs.probes import PROBES
+from ludus.envs.vector import VectorEnv
+from ludus.learning.algorithm import as_arrays
+from ludus.rollout import compiled, host
+from ludus.seeding import stream
+from ludus.types import RolloutKeys, Spec
+
+SMALL = {"batch_size": 64, "minibatch_size": 32, "epochs_per_update": 2}
+CASES = {
+    "discrete": (CLASSIC["CartPole-v1"], ludus.PPO(**SMALL)),
+    "continuous, normalised": (
+        CLASSIC["Pendulum-v1"],
+        ludus.PPO(**SMALL, normalize_observations=True, normalize_rewards=True, normalize_returns=True),
+    ),
+    "memory": (PROBES["memory"], ludus.PPO(**SMALL, network=ludus.GRU(memory_size=8, hidden_sizes=(16,)))),
+}
+
+
+def rollouts(case: str, whole_episodes: bool, num_envs: int = 4):
+    make, ppo = CASES[case]
+    env = VectorEnv(make(), num_envs, case, max_episode_steps=11)
+    algorithm = as_arrays(ppo)
+    state = ppo.init(stream(0, "init"), Spec(env.observation_space, env.action_space, num_envs))
+    policy = ppo.policy(state)
+    keys = RolloutKeys(*(stream(1, name) for name in RolloutKeys._fields))
+    begun = compiled.begin(algorithm, env, policy, keys.begin)
+    dressed = DressedEnv(env)
+    dressed.use(begun.env, keys, 16)
+    dressed.reset = lambda seeds: np.asarray(begun.env.obs)  # host and compiled begin from different random numbers
+    host_start = host.begin(algorithm, dressed, policy, keys.begin)
+    program = jax.jit(compiled.collect, static_argnums=(1, 5, 6))
+    return (
+        (algorithm, state),
+        program(algorithm, env, policy, begun, keys, 16, whole_episodes),
+        host.collect(algorithm, dressed, policy, host_start, keys, 16, whole_episodes),
+    )
+
+
+def assert_close(a, b) -> None:
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), a, b)
+
+
+@pytest.mark.requirement("S3.5")
+@pytest.mark.parametrize("whole_episodes", [False, True], ids=["steps", "episodes"])
+@pytest.mark.parametrize("case", CASES)
+def test_both_collectors_give_the_same_rollout_and_the_same_update(case, whole_episodes):
+    (algorithm, state), (_, rollout, stats), (_, host_rollout, host_stats) = rollouts(case, whole_episodes)
+    assert (np.asarray(rollout.steps.terminated) | np.asarray(rollout.steps.truncated)).any()
+    assert_close(rollout, host_rollout)
+    assert_close(stats, host_stats)
+    update = jax.jit(lambda algorithm, state, rollout: algorithm.update(state, rollout, stream(2, "update")))
+    learnt, metrics = update(algorithm, state, rollout)
+    host_learnt, host_metrics = update(algorithm, state, host_rollout)
+    assert not np.allclose(learnt.parameters, state.parameters)
+    assert_close(learnt, host_learnt)
+    assert_close(metrics, host_metrics)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_carry_goes_on_alike(case):
+    _, (carry, _, _), (host_carry, _, _) = rollouts(case, whole_episodes=False)
+    assert_close(carry.memory, host_carry.memory)
+    assert_close(carry.env.obs, host_carry.env.obs)
+    assert_close(carry.env.episode_return, host_carry.env.episode_return)
+    assert_close(carry.env.episode_length, host_carry.env.episode_length)
+
+
+@pytest.mark.requirement("S0.5")
+@pytest.mark.requirement("S3.14")
+def test_whole_episodes_are_one_for_each_environment_and_cut_with_bootstrap():
+    _, (_, rollout, stats), _ = rollouts("discrete", whole_episodes=True)
+    steps = jax.tree.map(np.asarray, rollout.steps)
+    ended = steps.terminated | steps.truncated
+    assert stats.episodes == 4
+    for env in range(4):
+        length = int(steps.valid[:, env].sum())
+        assert steps.valid[:length, env].all(), "valid rows come first"
+        assert ended[length - 1, env], "the last valid row ends the episode"
+        assert not ended[: length - 1, env].any(), "no valid row before it does"
+    assert stats.steps == steps.valid.sum()
+    assert stats.length_sum == steps.valid.sum()
+
+
+def test_an_episode_longer_than_the_rollout_is_truncated_not_terminated():
+    env = VectorEnv(CLASSIC["Pendulum-v1"](), 2, "pendulum")
+    ppo = ludus.PPO(**SMALL)
+    policy = ppo.policy(ppo.init(stream(0, "init"), Spec(env.observation_space, env.action_space, 2)))
+    keys = RolloutKeys(*(stream(1, name) for name in RolloutKeys._fields))
+    start = compiled.begin(as_arrays(ppo), env, policy, keys.begin)
+    _, rollout, stats = compiled.collect(as_arrays(ppo), env, policy, start, keys, 8, True)
+    assert np.asarray(rollout.steps.truncated)[-1].all()
+    assert not np.asarray(rollout.steps.terminated).any()
+    assert stats.episodes == 2
+
+
+@pytest.mark.requirement("S1.12")
+@pytest.mark.requirement("S2.9")
+def test_next_obs_is_the_next_row_within_an_episode_and_the_true_end_at_its_end():
+    _, (_, rollout, _), _ = rollouts("discrete", whole_episodes=False)
+    steps = jax.tree.map(np.asarray, rollout.steps)
+    ended = steps.terminated | steps.truncated
+    inside = ~ended[:-1]
+    np.testing.assert_array_equal(steps.next_obs[:-1][inside], steps.obs[1:][inside])
+    assert (np.abs(steps.next_obs[:-1][ended[:-1]] - steps.obs[1:][ended[:-1]]).max(axis=-1) > 1e-3).all()
+    assert (np.abs(steps.obs[1:][ended[:-1]]) <= 0.05).all(), "a new episode starts in CartPole's reset range"
+
+
+@pytest.mark.requirement("S2.13")
+def test_unclipped_samples_are_stored_beside_what_the_environment_got():
+    _, (_, rollout, _), _ = rollouts("continuous, normalised", whole_episodes=False)
+    sample, action = np.asarray(rollout.steps.extras["sample"]), np.asarray(rollout.steps.action)
+    assert np.abs(sample).max() > 1.0, "some samples lie outside the bounds"
+    np.testing.assert_allclose(action, 2.0 * np.clip(sample, -1, 1), atol=1e-6)

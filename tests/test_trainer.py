@@ -1,0 +1,348 @@
+"""The trainer: exact counts, any chunking, determinism, faults, interrupts, what a run folder holds."""
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+import ludus
+from ludus import trainer as trainer_module
+from ludus.envs.probes import PROBES
+from ludus.tracking.run_folder import read_config, read_journal
+
+TINY = {"batch_size": 64, "minibatch_size": 32, "epochs_per_update": 2, "learning_rate": 1e-3}
+ENVS = ["jax:CartPole-v1", "gym:CartPole-v1"]
+
+
+def make_trainer(env="jax:CartPole-v1", num_envs=4, ppo=None, **options) -> ludus.Trainer:
+    options = {"eval_frequency": 0, "verbose": False} | options
+    env = ludus.make_env(env, num_envs=num_envs) if isinstance(env, str) else env
+    return ludus.Trainer(ppo or ludus.PPO(**TINY), env, **options)
+
+
+def without_clock(rows: list[dict]) -> list[dict]:
+    return [{k: v for k, v in row.items() if not k.endswith(("_seconds", "_per_second"))} for row in rows]
+
+
+def leaves(trainer: ludus.Trainer) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(trainer.state)]
+
+
+@pytest.mark.requirement("S2.12")
+@pytest.mark.parametrize("env", ENVS)
+def test_counts_are_exact_and_the_run_ends_with_the_iteration_that_reaches_the_budget(env, tmp_path):
+    trainer = make_trainer(env, run_dir=tmp_path / "run")
+    result = trainer.train(total_steps=1000)
+    assert (result.steps, result.iterations, result.updates) == (1024, 16, 16 * 2 * 2)
+    assert result.stopped_by == "total_steps"
+    rows = [row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]
+    assert [row["steps"] for row in rows] == list(range(64, 1025, 64))
+    assert rows[-1]["episodes"] == result.episodes > 0
+    assert [row["seq"] for row in read_journal(tmp_path / "run")] == list(range(17))
+
+
+@pytest.mark.requirement("S1.15")
+def test_max_episodes_and_max_seconds_end_a_run():
+    result = make_trainer().train(max_episodes=10)
+    assert result.stopped_by == "max_episodes"
+    assert 10 <= result.episodes < 10 + 64
+    assert make_trainer().train(max_seconds=0.2).stopped_by == "max_seconds"
+
+
+@pytest.mark.requirement("S0.5")
+def test_whole_episodes_count_one_for_each_environment():
+    result = make_trainer(collect="episodes", ppo=ludus.PPO(**TINY)).train(max_episodes=12)
+    assert result.episodes == 12
+    assert result.iterations == 3
+    assert result.steps <= 12 * 16
+
+
+@pytest.mark.requirement("S4.1")
+def test_training_goes_on_from_call_to_call():
+    constant = ludus.PPO(**TINY, anneal_learning_rate=False)
+    once, twice = make_trainer(ppo=constant), make_trainer(ppo=constant)
+    once.train(total_steps=512)
+    twice.train(total_steps=256)
+    assert twice.train(total_steps=512).steps == 512
+    jax.tree.map(np.testing.assert_array_equal, leaves(once), leaves(twice))
+
+
+@pytest.mark.parametrize("env", ENVS)
+def test_any_chunking_gives_the_same_bits(env, tmp_path, monkeypatch):
+    long, short = make_trainer(env, run_dir=tmp_path / "long"), make_trainer(env, run_dir=tmp_path / "short")
+    long.train(total_steps=1024)
+    monkeypatch.setattr(trainer_module, "CHUNK_SECONDS", 0.0)  # every chunk is one iteration
+    short.train(total_steps=1024)
+    jax.tree.map(np.testing.assert_array_equal, leaves(long), leaves(short))
+    assert without_clock(read_journal(tmp_path / "long")) == without_clock(read_journal(tmp_path / "short"))
+
+
+@pytest.mark.requirement("S1.18")
+@pytest.mark.requirement("S2.17")
+@pytest.mark.parametrize("env", ENVS)
+def test_evaluation_never_touches_training(env):
+    ppo = ludus.PPO(**TINY, normalize_observations=True)
+    never, often = make_trainer(env, ppo=ppo), make_trainer(env, ppo=ppo, eval_frequency=3, eval_episodes=2)
+    never.train(total_steps=640)
+    often.train(total_steps=640)
+    before = leaves(often)
+    assert str(often.evaluate(5)) == str(often.evaluate(5)), "the same question has the same answer"
+    jax.tree.map(np.testing.assert_array_equal, before, leaves(often))
+    jax.tree.map(np.testing.assert_array_equal, leaves(never), leaves(often))
+
+
+@pytest.mark.requirement("S1.10")
+def test_changing_a_traced_hyperparameter_compiles_nothing_and_a_run_never_recompiles():
+    compiled = []
+    make_trainer().train(total_steps=512)
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **__: compiled.append(event) if "backend_compile" in event else None
+    )
+    trainer = make_trainer(ppo=ludus.PPO(**{**TINY, "learning_rate": 1e-4}, gamma=0.9, clip_epsilon=0.1))
+    trainer.train(total_steps=512)
+    trainer.train(total_steps=4096)
+    assert compiled == []
+    make_trainer(ppo=ludus.PPO(**{**TINY, "minibatch_size": 16})).train(total_steps=64)
+    assert compiled, "the counter counts: another minibatch size is another program"
+
+
+SCRIPT = """
+import hashlib, sys, numpy as np, jax, ludus
+env = ludus.make_env(sys.argv[1], num_envs=4)
+ppo = ludus.PPO(batch_size=64, minibatch_size=32, epochs_per_update=2, normalize_observations=True)
+trainer = ludus.Trainer(ppo, env, seed=3, run_dir=sys.argv[2], eval_frequency=2, eval_episodes=2, verbose=False)
+trainer.train(total_steps=512)
+print(hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(trainer.state))).hexdigest())
+"""
+
+
+@pytest.mark.requirement("S1.36")
+@pytest.mark.parametrize("env", [*ENVS, "jax:Pendulum-v1"])
+def test_same_seed_in_two_fresh_processes_gives_the_same_bits_and_journal(env, tmp_path):
+    hashes = []
+    for name in ("a", "b"):
+        # The first process compiles, the second may load from the cache: that must make no difference either.
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+        command = [sys.executable, "-c", SCRIPT, env, str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        hashes.append(done.stdout)
+    assert hashes[0] == hashes[1]
+    rows = [without_clock(read_journal(tmp_path / name)) for name in ("a", "b")]
+    assert rows[0] == rows[1]
+
+
+def test_another_seed_gives_another_run():
+    one, other = make_trainer(seed=0), make_trainer(seed=1)
+    one.train(total_steps=64)
+    other.train(total_steps=64)
+    assert not np.array_equal(one.state.learner.parameters, other.state.learner.parameters)
+
+
+class Broken(gymnasium.Env):
+    """Answers well for 40 steps, then not."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, how: str = "none"):
+        self.how, self.t = how, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        obs, reward = self.np_random.uniform(-1, 1, 2).astype(np.float32), 1.0
+        if self.t > 40 and self.how == "nan observation":
+            obs[0] = np.nan
+        if self.t > 40 and self.how == "infinite reward":
+            reward = np.inf
+        if self.t > 40 and self.how == "wrong shape":
+            obs = np.zeros(3, np.float32)
+        return obs, reward, bool(self.np_random.random() < 0.1), False, {}
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ("nan observation", "observation is not finite (NaN or Inf) in iteration 3, after 128 steps"),
+        ("infinite reward", "reward is not finite (NaN or Inf) in iteration 3, after 128 steps"),
+        ("wrong shape", "returned an observation of shape (3,), but its observation space says (2,)"),
+    ],
+)
+def test_a_broken_environment_stops_the_run_by_name_and_keeps_what_was_learnt(how, named, tmp_path):
+    good = make_trainer(ludus.make_env(lambda: Broken("none"), num_envs=4))
+    good.train(total_steps=128)
+    trainer = make_trainer(ludus.make_env(lambda: Broken(how), num_envs=4), run_dir=tmp_path / "run")
+    with pytest.raises(ludus.LudusError) as caught:
+        trainer.train(total_steps=10_000)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+    saved = ludus.load_policy(tmp_path / "run").state.parameters
+    np.testing.assert_array_equal(saved, trainer.state.learner.parameters)
+    assert np.isfinite(saved).all()
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "failed"
+    assert [row["steps"] for row in read_journal(tmp_path / "run")] == [64, 128]
+
+
+class Poisoned(PROBES["action-reward"]):
+    """A JAX environment whose reward turns NaN once in a while."""
+
+    def step(self, state, action, key):
+        state, step = super().step(state, action, key)
+        return state, step._replace(reward=jax.numpy.where(jax.random.uniform(key) < 0.002, np.nan, step.reward))
+
+
+def test_a_nan_inside_the_compiled_loop_freezes_the_state_at_that_update(tmp_path):
+    trainer = make_trainer(ludus.make_env(Poisoned(), num_envs=4), run_dir=tmp_path / "run")
+    with pytest.raises(ludus.LudusError, match="reward is not finite"):
+        trainer.train(total_steps=100_000)
+    good = trainer.record.iterations
+    assert 0 < good < 1000
+    assert all(np.isfinite(leaf).all() for leaf in leaves(trainer) if leaf.dtype == np.float32)
+    assert int(trainer.state.iteration) == good
+    again = make_trainer(ludus.make_env(Poisoned(), num_envs=4), ppo=ludus.PPO(**TINY))
+    with pytest.raises(ludus.LudusError):
+        again.train(total_steps=100_000)
+    jax.tree.map(np.testing.assert_array_equal, leaves(trainer), leaves(again))
+
+
+INTERRUPTED = """
+import ludus, sys
+trainer = ludus.Trainer(ludus.PPO(), ludus.make_env("CartPole-v1", num_envs=16), run_dir=sys.argv[1], eval_frequency=0)
+print(trainer.train(total_steps=10**12).stopped_by)
+"""
+
+
+def test_ctrl_c_leaves_cleanly_with_what_was_learnt(tmp_path):
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    journal = tmp_path / "run" / "metrics.jsonl"
+    while process.poll() is None and not (journal.exists() and journal.stat().st_size):
+        pass
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert out.strip() == "interrupt", err
+    assert "Traceback" not in err
+    identity = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert identity["status"] == "interrupted"
+    assert identity["steps"] == read_journal(tmp_path / "run")[-1]["steps"] > 0
+    assert ludus.load_policy(tmp_path / "run")(np.zeros(4)) in (0, 1)
+
+
+@pytest.mark.requirement("S2.3")
+def test_a_run_folder_holds_configuration_identity_journal_and_policy(tmp_path):
+    make_trainer(run_dir=tmp_path / "run", eval_frequency=2, eval_episodes=3).train(total_steps=256)
+    config = read_config(tmp_path / "run")
+    assert config["env"] == "jax:CartPole-v1", "the backend that was chosen is written out"
+    assert config["algorithm"]["learning_rate"] == 1e-3
+    assert config["total_steps"] == 256
+    identity = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert {"id", "seed", "versions", "devices", "compiler_options", "status", "exit_reason"} <= identity.keys()
+    assert (tmp_path / "run" / "policies" / "final_actor.safetensors").is_file()
+    rows = read_journal(tmp_path / "run")
+    assert [row["kind"] for row in rows] == ["train", "train", "evaluation", "train", "train", "evaluation"]
+    assert all(not isinstance(value, dict | list) for row in rows for value in row.values()), "rows are flat"
+    assert rows[-1]["eval_episodes"] == 100
+    assert (tmp_path / "run").stat().st_mode & 0o077 == 0
+
+
+def test_every_journal_figure_is_documented(tmp_path):
+    from ludus.learning.ppo import METRICS
+    from ludus.tracking.records import EVALUATION_METRICS, ITERATION_METRICS
+
+    make_trainer(run_dir=tmp_path / "run").train(total_steps=256)
+    train, evaluation = read_journal(tmp_path / "run")[-2:]
+    counts = {"iteration", "steps", "episodes", "updates", "elapsed_seconds"}
+    assert train.keys() == {"seq", "kind"} | ITERATION_METRICS.keys() | METRICS.keys()
+    assert evaluation.keys() == {"seq", "kind"} | counts | EVALUATION_METRICS.keys()
+
+
+def test_a_run_folder_that_exists_is_never_overwritten(tmp_path):
+    make_trainer(run_dir=tmp_path / "run").train(total_steps=64)
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
+    with pytest.raises(ludus.LudusError, match="exists already"):
+        make_trainer(run_dir=tmp_path / "run")
+    assert before == {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
+
+
+def test_a_disk_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ludus.LudusError, match="cannot be written"):
+        make_trainer(run_dir=tmp_path / "file" / "run")
+
+
+def test_a_full_disk_in_the_middle_stops_the_run_with_one_line_and_the_policy_in_memory(tmp_path):
+    trainer = make_trainer(run_dir=tmp_path / "run")
+    trainer.record.folder._journal = open("/dev/full", "w")  # noqa: SIM115
+    with pytest.raises(ludus.LudusError, match=r"metrics.jsonl: cannot be written \(No space left on device\)"):
+        trainer.train(total_steps=512)
+    assert ludus.load_policy(tmp_path / "run")(np.zeros(4)) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": -1}, "seed=-1: must be an integer of at least 0"),
+        ({"eval_frequency": -5}, "eval_frequency=-5"),
+        ({"eval_episodes": 0}, "eval_episodes=0"),
+        ({"collect": "halves"}, "collect='halves': must be 'steps' or 'episodes'"),
+        ({"num_envs": 3}, "num_envs=3: must divide algorithm.batch_size=64"),
+    ],
+)
+def test_bad_trainer_options_are_named(options, message):
+    with pytest.raises(ludus.LudusError, match=message.replace("(", r"\(")):
+        make_trainer(**options)
+
+
+@pytest.mark.parametrize(
+    "budget", [{}, {"total_steps": 0}, {"total_steps": -1}, {"max_episodes": 0}, {"max_seconds": 0}]
+)
+def test_a_budget_must_be_given_and_positive(budget):
+    with pytest.raises(ludus.LudusError, match=next(iter(budget), "give total_steps, max_episodes or max_seconds")):
+        make_trainer().train(**budget)
+
+
+@pytest.mark.requirement("S3.38")
+@pytest.mark.requirement("S2.19")
+def test_progress_is_plain_lines_in_a_file_and_nothing_if_not_verbose(capsys, monkeypatch):
+    monkeypatch.setattr("ludus.tracking.console.LINE_EVERY_SECONDS", 0.0)
+    make_trainer(verbose=True).train(total_steps=512)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("jax:CartPole-v1 · 4 environments · seed 0")
+    assert "100%" in lines[-2] and "steps/s" in lines[-2] and "return" in lines[-2]
+    assert "evaluation return" in lines[-1]
+    make_trainer(verbose=False).train(total_steps=64)
+    captured = capsys.readouterr()
+    assert captured.err == captured.out == ""
+
+
+def test_progress_is_a_bar_in_a_terminal():
+    code = textwrap.dedent(
+        """
+        import ludus
+        ludus.Trainer(ludus.PPO(batch_size=64, minibatch_size=64), ludus.make_env("CartPole-v1", 4)).train(20_000)
+        """
+    )
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env={**os.environ, "TERM": "xterm"})
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # raised when the program has closed its end
+        while part := os.read(ours, 65536):
+            shown += part
+    os.close(ours)
+    assert process.wait() == 0
+    text = shown.decode()
+    assert "━" in text and "steps/s" in text and "left" in text
