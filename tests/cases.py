@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracles
 
+import oracles
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.minibatch import minibatch_indices
 from ludus.learning.normalize import RunningStatistics
@@ -95,7 +95,9 @@ def gaussian_error(rng: np.random.Generator) -> float:
 def _error_from_one(got: Any, expected: Any) -> float:
     """Relative error of numbers that may cross zero, where nothing is known better than to the rounding of 1."""
     got, expected = np.asarray(got, np.float64), np.asarray(expected)
-    return float(np.max(np.abs(got - expected) / np.maximum(1.0, np.abs(expected)))) if np.isfinite(got).all() else np.inf
+    return (
+        float(np.max(np.abs(got - expected) / np.maximum(1.0, np.abs(expected)))) if np.isfinite(got).all() else np.inf
+    )
 
 
 # Updates

@@ -1,6 +1,18 @@
-"""Lets every test import the helpers that lie beside this file: `oracles`, `cases`, `dressed`."""
+"""What all tests share: helper modules beside this file can be imported by name."""
 
+import contextlib
+import os
 import sys
+import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Programs are compiled once for all test processes; the tests of the cache itself unset this.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "xla"))
+
+with warnings.catch_warnings(), contextlib.suppress(ImportError):
+    # Box2D's extension warns while it is imported and crashes the interpreter if that warning is made an error.
+    warnings.simplefilter("ignore")
+    import Box2D  # noqa: F401

@@ -249,9 +249,7 @@ class PPOReference:
         mean, scale = (0.0, 1.0) if old is None else (old.mean, old.deviation)
         raw_value, raw_next = mean + scale * self.value, mean + scale * next_value
         ends = self.terminated, self.truncated
-        self.advantage = advantages(
-            reward, raw_value, raw_next, *ends, self.algorithm.gamma, self.algorithm.gae_lambda
-        )
+        self.advantage = advantages(reward, raw_value, raw_next, *ends, self.algorithm.gamma, self.algorithm.gae_lambda)
         self.target, self.returns = self.advantage + raw_value, None
         if old is not None:
             self.returns = old.after(self.target[self.valid])

@@ -8,6 +8,7 @@ import contextlib
 import difflib
 import itertools
 import json
+import os
 import re
 import sys
 import time
@@ -135,8 +136,11 @@ def _sweep(configs: dict[str, "TrainConfig"]) -> int:
 
 def _check(config: "TrainConfig") -> None:
     """Refuse what cannot run before the first run of a sweep begins."""
-    if config.run_dir and Path(config.run_dir).exists():
-        raise LudusError(f"run_dir={config.run_dir}: exists already; choose another folder or remove it")
+    folder = Path(config.run_dir or "runs")
+    if config.run_dir and folder.exists():
+        raise LudusError(f"run_dir={folder}: exists already; choose another folder or remove it")
+    if not os.access(next(path for path in folder.absolute().parents if path.exists()), os.W_OK | os.X_OK):
+        raise LudusError(f"run_dir={folder}: cannot be written")
     _trainer(config, None)[0].env.close()
 
 

@@ -10,6 +10,7 @@ import difflib
 import inspect
 import itertools
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
@@ -22,7 +23,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from ludus.counting import Budget
 from ludus.envs.registry import make_env
@@ -98,25 +99,29 @@ class Setting(NamedTuple):
 
 def compose(overrides: Sequence[str]) -> TrainConfig:
     """Lay the user's `key=value` words over preset and defaults; LudusError for the first one that is wrong."""
-    values = dict(_key_and_value(text) for text in overrides)
+    given = {override.key_or_group: override for override in map(_parse_single, overrides)}
+    values = {key: override.value() for key, override in given.items()}
     algorithm = _choice("algorithm", values.pop("algorithm", DEFAULT_ALGORITHM))
     network = _choice("algorithm/network", values.pop("algorithm/network", _default_network(algorithm)))
     groups = _groups(algorithm, network)
     known = {setting.key: setting for group in groups.values() for setting in group}
     for key in values:
         _check_key(key, known)
-    values["preset"] = _preset(values.get("preset", "auto"), str(values.get("env")), algorithm)
-    config = _base(groups, algorithm, network, values["preset"])
+    preset = _preset(values.pop("preset", "auto"), str(values.get("env")), algorithm)
+    config = _base(groups, algorithm, network, preset)
+    config.preset = preset
     if {"max_episodes", "max_seconds"} & values.keys():
         config.total_steps = None
     for key, value in values.items():
-        _set(config, key, value, known.get(key))
+        _set(config, key, value, known.get(key), str(given[key].input_line))
     return _resolved(config)
 
 
 def build(config: TrainConfig) -> Parts:
     """Make the algorithm and the environment; what a trainer would refuse only with its folder made is refused here."""
     algorithm = build_algorithm(config.algorithm)
+    for name in {"env", "num_envs"} & config.env_options.keys():
+        raise LudusError(f"env_options.{name}: is not an option of the environment; the key is {name}")
     budget = {name: getattr(config, name) for name in Budget._fields}
     Budget(**budget).limits()
     options = {
@@ -160,12 +165,12 @@ def help_text() -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint at the known word that is most like this one, or an empty text."""
 
-    def likeness(candidate: str) -> float:
-        ends = word.rpartition(".")[2], candidate.rpartition(".")[2]  # who writes gamma means algorithm.gamma
-        return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in ((word, candidate), ends))
+    def likeness(candidate: str) -> tuple[float, float]:
+        end, other = (re.split("[./]", text)[-1] for text in (word, candidate))  # gamma is for algorithm.gamma
+        return difflib.SequenceMatcher(None, end, other).ratio(), difflib.SequenceMatcher(None, word, candidate).ratio()
 
     best = max(known, key=likeness)
-    return f"; did you mean {best}?" if likeness(best) > 0.6 else ""
+    return f"; did you mean {best}?" if likeness(best)[0] > 0.65 else ""
 
 
 def _parse(text: str) -> Override:
@@ -182,11 +187,11 @@ def _parse(text: str) -> Override:
     return override
 
 
-def _key_and_value(text: str) -> tuple[str, Any]:
+def _parse_single(text: str) -> Override:
     override = _parse(text)
     if override.is_sweep_override():
         raise LudusError(f"{text}: several values need -m, which trains once with each; a list is written [1,2]")
-    return override.key_or_group, override.value()
+    return override
 
 
 def _alternatives(text: str) -> list[str]:
@@ -200,7 +205,7 @@ def _alternatives(text: str) -> list[str]:
 
 
 def _choice(key: str, value: Any) -> str:
-    if value not in CHOICES[key]:
+    if str(value) not in CHOICES[key]:
         raise LudusError(f"{key}={value}: must be one of {', '.join(CHOICES[key])}{nearest(str(value), CHOICES[key])}")
     return value
 
@@ -247,11 +252,12 @@ def _field_docs(kind: type) -> dict[str, str]:
 
 
 def _check_key(key: str, known: dict[str, Setting]) -> None:
-    if key not in known and not key.startswith("env_options."):
-        hint = (
-            nearest(key, [*known, *CHOICES]) or f"; keys are {', '.join(k for k in known if '.' not in k)}, algorithm"
-        )
-        raise LudusError(f"{key}: no such key{hint} (ludus train --help explains all)")
+    if key in known or key.startswith("env_options."):
+        return
+    names = [*known, *CHOICES]
+    beside = [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]]
+    hint = nearest(key, names) or f"; there are {', '.join(beside or names)}"
+    raise LudusError(f"{key}: no such key{hint} (ludus train --help explains all)")
 
 
 def _preset(asked: Any, env: str, algorithm: str) -> str | None:
@@ -284,24 +290,23 @@ def _schema(name: str, group: list[Setting], *more: tuple[str, Any, Any]) -> typ
     return make_dataclass(name, [(key, kind, field(default_factory=lambda d=d: d)) for key, kind, d in members])
 
 
-def _set(config: DictConfig, key: str, value: Any, setting: Setting | None) -> None:
+def _set(config: DictConfig, key: str, value: Any, setting: Setting | None, text: str) -> None:
     if setting and setting.type in (int, int | None) and isinstance(value, float) and value.is_integer():
         value = int(value)  # total_steps=1e6
     try:
         OmegaConf.update(config, key, value, force_add=setting is None)
     except OmegaConfBaseException as error:
         allowed = f"must be of type {setting.type_name}" if setting else str(error).splitlines()[0]
-        raise LudusError(f"{key}={value}: {allowed}") from error
+        raise LudusError(f"{text}: {allowed}") from error
 
 
 def _resolved(config: DictConfig) -> TrainConfig:
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise LudusError(f"{missing[0]}: required, but not given{' (as in env=CartPole-v1)' * ('env' in missing)}")
     try:
-        values: Any = OmegaConf.to_container(config, resolve=True)
+        values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise LudusError("env: required, but not given (as in env=CartPole-v1)") from error
     except OmegaConfBaseException as error:
-        raise LudusError(str(error).splitlines()[0]) from error
+        raise LudusError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     return TrainConfig(**values)
 
 

@@ -111,7 +111,7 @@ def _named_arrays(state: Any) -> dict[str, np.ndarray]:
     arrays = {f"parameters/{name}": leaf for name, leaf in names.items()}
     if state.observations is not None:
         arrays |= {f"observations/{name}": leaf for name, leaf in state.observations._asdict().items()}
-    return {name: np.ascontiguousarray(leaf) for name, leaf in arrays.items()}
+    return {name: np.array(leaf, order="C") for name, leaf in arrays.items()}
 
 
 def _filled(blank: Any, arrays: dict[str, np.ndarray], file: Path) -> Any:

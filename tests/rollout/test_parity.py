@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from dressed import DressedEnv
 
 import ludus
+from dressed import DressedEnv
 from ludus.envs.classic import CLASSIC
 from ludus.envs.probes import PROBES
 from ludus.envs.vector import VectorEnv

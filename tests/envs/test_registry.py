@@ -1,0 +1,142 @@
+"""Environments by name, class, function and instance; what is wrong is named in one line."""
+
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+import ludus
+from ludus.envs.classic import CartPole
+from ludus.envs.gymnasium import GymnasiumEnv
+from ludus.envs.registry import _registered
+from ludus.envs.vector import VectorEnv
+from ludus.spaces import Box, Discrete
+
+
+class Walk(gymnasium.Env):
+    """A user's own environment: a walk on a line."""
+
+    observation_space = gymnasium.spaces.Box(-5, 5, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length: int = 3):
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.x = 0, float(self.np_random.uniform(-1, 1))
+        return np.array([self.x], np.float32), {}
+
+    def step(self, action):
+        self.t, self.x = self.t + 1, self.x + (1 if action == 1 else -1)
+        return np.array([self.x], np.float32), self.x, self.t == self.length, False, {}
+
+
+@pytest.fixture
+def registered():
+    before = dict(_registered)
+    yield
+    _registered.clear()
+    _registered.update(before)
+
+
+def test_the_fastest_faithful_backend_is_chosen_and_named():
+    assert ludus.make_env("CartPole-v1", 4).id == "jax:CartPole-v1"
+    assert ludus.make_env("jax:CartPole-v1", 4) == ludus.make_env("CartPole-v1", 4)
+    assert ludus.make_env("gym:CartPole-v1", 2).id == "gym:CartPole-v1"
+    lander = ludus.make_env("LunarLander-v3", 2)
+    assert lander.id == "gym:LunarLander-v3"
+    assert isinstance(lander, GymnasiumEnv)
+
+
+def test_native_and_gymnasium_spaces_agree():
+    for name in ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"):
+        native, gym = ludus.make_env(name), ludus.make_env(f"gym:{name}")
+        assert type(native.observation_space) is type(gym.observation_space)
+        np.testing.assert_allclose(native.observation_space.bounds, gym.observation_space.bounds, rtol=1e-6)
+        assert native.action_space == gym.action_space
+
+
+@pytest.mark.requirement("S4.2")
+@pytest.mark.parametrize("make", [Walk, lambda: Walk(), Walk()], ids=["class", "function", "instance"])
+def test_a_users_own_gymnasium_environment(make):
+    env = ludus.make_env(make, num_envs=3)
+    assert (env.observation_space, env.action_space) == (Box(-5.0, 5.0, (1,)), Discrete(2))
+    first = np.array(env.reset([0, 1, 2]))
+    assert len(np.unique(first)) == 3, "each environment has a seed of its own"
+    np.testing.assert_array_equal(first, env.remake(3).reset([0, 1, 2]))
+    trainer = ludus.Trainer(ludus.PPO(batch_size=48, minibatch_size=16), env, verbose=False, eval_frequency=0)
+    assert trainer.train(total_steps=96).episodes == 30
+
+
+def test_a_users_own_jax_environment_and_its_options(registered):
+    assert isinstance(ludus.make_env(CartPole(gravity=5.0), 2), VectorEnv)
+    assert ludus.make_env("CartPole-v1", 2, gravity=5.0).env.gravity == 5.0
+    ludus.register_env("Moon", lambda gravity=1.6: CartPole(gravity=gravity))
+    assert ludus.make_env("Moon", 2).id == "jax:Moon"
+    assert ludus.make_env("jax:Moon", 2, gravity=2.0).env.gravity == 2.0
+
+
+def test_a_registered_gymnasium_environment(registered):
+    ludus.register_env("Walk", Walk)
+    env = ludus.make_env("Walk", 2, length=5)
+    assert env.id == "gym:Walk"
+    assert env.envs[0].length == 5
+
+
+def test_same_step_reset_keeps_the_true_successor():
+    env = ludus.make_env(Walk, num_envs=2)
+    obs = np.array(env.reset([0, 1]))
+    for t in range(1, 7):
+        step = env.step(np.array([1, 0]))
+        np.testing.assert_allclose(step.next_obs[:, 0], obs[:, 0] + [1, -1], rtol=1e-6)
+        assert step.terminated.all() == (t % 3 == 0)
+        if t % 3 == 0:
+            assert (np.abs(step.obs) <= 1).all() and (np.abs(step.next_obs - step.obs) > 1e-3).all()
+        else:
+            np.testing.assert_array_equal(step.obs, step.next_obs)
+        obs = np.array(step.obs)
+
+
+def test_time_limits_truncate():
+    env = ludus.make_env("gym:MountainCar-v0", num_envs=1)
+    env.reset([0])
+    steps = [env.step(np.array([1])) for _ in range(200)]
+    del steps[:-1]
+    assert steps[0].truncated.all() and not steps[0].terminated.any()
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "message"),
+    [
+        ("CartPol-v1", {}, "env=CartPol-v1: no such environment; did you mean"),
+        ("jax:CartPol-v1", {}, "no such native environment; did you mean CartPole-v1?"),
+        ("brax:ant", {}, "no library 'brax'; prefixes are jax:, gym:"),
+        ("CartPole-v1", {"num_envs": 0}, "num_envs=0: must be an integer of at least 1"),
+        ("CartPole-v1", {"num_envs": -3}, "num_envs=-3"),
+        ("CartPole-v1", {"gravitation": 3}, "jax:CartPole-v1 does not take them"),
+        ("gym:CartPole-v1", {"gravitation": 3}, "does not take them"),
+        (3, {}, "env=3: must be an id"),
+        ("Blackjack-v1", {}, "observation space Tuple"),
+        ("Taxi-v9", {}, "env=Taxi-v9: no such environment"),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_line(env, options, message):
+    with pytest.raises(ludus.LudusError) as caught:
+        ludus.make_env(env, **options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "make"), [("", Walk), ("a:b", Walk), ("walk", 3)])
+def test_a_bad_registration_is_refused(name, make):
+    with pytest.raises(ludus.LudusError, match="register_env"):
+        ludus.register_env(name, make)
+
+
+def test_a_missing_gymnasium_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    monkeypatch.delitem(sys.modules, "ludus.envs.gymnasium", raising=False)
+    with pytest.raises(ludus.LudusError, match="needs Gymnasium"):
+        ludus.make_env("LunarLander-v3")

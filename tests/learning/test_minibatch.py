@@ -1,0 +1,86 @@
+"""Every epoch visits every row once, in an order of its own, with padding last."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ludus.learning.minibatch import accumulated, blank_padding, minibatch_indices, scan_minibatches
+from ludus.types import Transition
+
+
+@pytest.mark.requirement("S3.4")
+@pytest.mark.requirement("S1.16")
+@pytest.mark.parametrize(("rows", "size", "epochs"), [(12, 4, 3), (12, 12, 2), (5, 1, 1), (48, 16, 10)])
+def test_each_epoch_visits_each_row_exactly_once(rows, size, epochs):
+    indices = np.asarray(minibatch_indices(jax.random.key(0), rows, size, epochs))
+    assert indices.shape == (epochs * rows // size, size)
+    np.testing.assert_array_equal(np.sort(indices.reshape(epochs, rows), axis=1), [range(rows)] * epochs)
+
+
+@pytest.mark.requirement("S3.4")
+def test_epochs_and_keys_give_different_orders():
+    first, second = np.asarray(minibatch_indices(jax.random.key(0), 64, 64, 2))
+    other = np.asarray(minibatch_indices(jax.random.key(1), 64, 64, 1))[0]
+    assert (first != second).any() and (first != other).any() and (first != np.arange(64)).any()
+
+
+def test_every_row_is_as_likely_to_come_at_every_position():
+    rows, repeats = 8, 4000
+    draw = jax.jit(jax.vmap(lambda key: minibatch_indices(key, rows, rows, 1)[0]))
+    orders = np.asarray(draw(jax.random.split(jax.random.key(0), repeats)))
+    counts = np.stack([np.bincount(orders[:, position], minlength=rows) for position in range(rows)])
+    chi_square = np.sum((counts - repeats / rows) ** 2 / (repeats / rows))
+    # 49 degrees of freedom: mean 49, deviation 10; six deviations away is no accident.
+    assert chi_square < 49 + 60
+
+
+def test_padding_comes_last_in_every_epoch():
+    valid = np.random.default_rng(0).random(32) < 0.5
+    indices = np.asarray(minibatch_indices(jax.random.key(0), 32, 8, 3, valid)).reshape(3, 32)
+    np.testing.assert_array_equal(valid[indices], [np.sort(valid)[::-1]] * 3)
+    np.testing.assert_array_equal(np.sort(indices, axis=1), [range(32)] * 3)
+
+
+def test_padding_at_the_end_does_not_change_the_order_of_the_rest():
+    padded = np.asarray(minibatch_indices(jax.random.key(3), 24, 24, 1, np.arange(24) < 16))[0]
+    np.testing.assert_array_equal(padded[:16], minibatch_indices(jax.random.key(3), 16, 16, 1)[0])
+
+
+def test_a_scan_hands_each_step_its_rows_and_skips_what_it_is_told_to():
+    samples = {"x": jnp.arange(6.0), "n": jnp.arange(6), "flag": jnp.arange(6) % 2 == 0}
+    indices = jnp.array([[0, 3], [5, 1], [2, 4]])
+
+    def step(total, part):
+        return total + part["x"].sum(), jnp.stack([part["x"].sum(), part["n"].sum(), part["flag"].sum()])
+
+    total, rows = scan_minibatches(step, jnp.float32(0), samples, indices)
+    assert total == 15
+    np.testing.assert_array_equal(rows, [[3, 3, 1], [6, 6, 0], [6, 6, 2]])
+    total, rows = scan_minibatches(step, jnp.float32(0), samples, indices, lambda _, part: ~part["flag"].any())
+    assert total == 9
+    np.testing.assert_array_equal(rows, [[3, 3, 1], [0, 0, 0], [6, 6, 2]])
+
+
+@pytest.mark.requirement("S1.37")
+@pytest.mark.parametrize("parts", [1, 2, 3, 12])
+def test_accumulation_sums_over_all_parts(parts):
+    x = jnp.arange(24.0).reshape(12, 2)
+    got = accumulated(lambda part: (part.sum(axis=0), jnp.square(part).sum()), x, parts)
+    np.testing.assert_allclose(got[0], x.sum(axis=0))
+    np.testing.assert_allclose(got[1], jnp.square(x).sum())
+
+
+def test_padding_rows_become_zeros_that_end_their_episode():
+    valid = np.array([[True, True], [True, False]])
+    rows = np.full((2, 2), np.nan, np.float32)
+    ends = np.zeros((2, 2), bool)
+    steps = Transition(rows[..., None], rows, rows, ends, ends, rows[..., None], {"log_prob": rows}, valid)
+    blank = blank_padding(steps)
+    for leaf in (blank.obs[..., 0], blank.reward, blank.next_obs[..., 0], blank.extras["log_prob"]):
+        np.testing.assert_array_equal(np.isnan(leaf), valid)
+        assert leaf[1, 1] == 0
+    np.testing.assert_array_equal(blank.truncated, ~valid)
+    np.testing.assert_array_equal(blank.valid, valid)
+    assert not blank.terminated.any()
+    assert blank_padding(steps._replace(valid=None)).reward is rows
