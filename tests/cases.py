@@ -129,8 +129,10 @@ def random_state(algorithm: PPO, spec: Spec, rng: np.random.Generator, seen: boo
     return dataclasses.replace(state, discounted=discounted, **statistics)
 
 
-def random_rollout(state: PPOState, rng: np.random.Generator, steps: int = NUM_STEPS, valid: Any = None) -> Rollout:
-    """Made-up transitions, with old log-probabilities such that about half of all ratios are clipped."""
+def random_rollout(
+    state: PPOState, rng: np.random.Generator, steps: int = NUM_STEPS, valid: Any = None, spread: float = 0.4
+) -> Rollout:
+    """Made-up transitions, whose old log-probabilities lie up to `spread` from those of the present policy."""
     spec, shape = state.network.spec, (steps, state.network.spec.num_envs)
     obs, next_obs = rng.normal(0.5, 1.5, (2, *shape, *spec.observation_space.shape)).astype(np.float32)
     terminated, truncated = rng.random((2, *shape)) < 0.15
@@ -146,7 +148,7 @@ def random_rollout(state: PPOState, rng: np.random.Generator, steps: int = NUM_S
     else:
         sample = (policy + np.exp(log_std) * rng.normal(size=policy.shape)).astype(np.float32)
         log_prob = oracles.gaussian_log_prob(policy, log_std, sample)
-    old_log_prob = (log_prob + rng.uniform(-0.4, 0.4, shape)).astype(np.float32)
+    old_log_prob = (log_prob + rng.uniform(-spread, spread, shape)).astype(np.float32)
     reward = rng.normal(size=shape).astype(np.float32)
     extras = {"sample": sample, "log_prob": old_log_prob}
     transitions = Transition(obs, sample, reward, terminated, truncated, next_obs, extras, valid)
@@ -194,17 +196,17 @@ def update_errors(algorithm: PPO, state: PPOState, rollout: Rollout, key: jax.Ar
 
 
 NORMALIZED = {"normalize_observations": True, "normalize_rewards": True, "normalize_returns": True}
+SEVERAL = {"epochs_per_update": 2, "minibatch_size": 8}
+RECURRENT = {"network": GRU(4, (5,)), "epochs_per_update": 2, "minibatch_size": 16, "accumulation_steps": 2}
 UPDATE_CASES: dict[str, tuple[Spec, dict[str, Any]]] = {
     "discrete": (DISCRETE, {}),
     "continuous": (CONTINUOUS, {}),
     "discrete, normalised, value clipping": (DISCRETE, NORMALIZED | {"value_clip_epsilon": 0.1}),
     "continuous, normalised": (CONTINUOUS, NORMALIZED),
-    "discrete, several minibatches": (DISCRETE, {"epochs_per_update": 2, "minibatch_size": 8}),
-    "continuous, several minibatches, normalised": (
-        CONTINUOUS, NORMALIZED | {"epochs_per_update": 2, "minibatch_size": 8}
-    ),
-    "recurrent": (DISCRETE, {"network": GRU(4, (5,)), "epochs_per_update": 2, "minibatch_size": 16}),
-}  # fmt: skip
+    "discrete, several minibatches": (DISCRETE, SEVERAL),
+    "continuous, several minibatches, normalised": (CONTINUOUS, NORMALIZED | SEVERAL),
+    "recurrent": (DISCRETE, RECURRENT),
+}
 
 
 def random_hyperparameters(rng: np.random.Generator) -> dict[str, float]:

@@ -78,6 +78,15 @@ def test_a_users_own_jax_environment_and_its_options(registered):
     assert ludus.make_env("jax:Moon", 2, gravity=2.0).env.gravity == 2.0
 
 
+@pytest.mark.requirement("S1.15")
+@pytest.mark.parametrize("env", ["jax:Pendulum-v1", "gym:Pendulum-v1"])
+def test_the_time_limit_is_an_option(env):
+    env = ludus.make_env(env, 2, max_episode_steps=7)
+    trainer = ludus.Trainer(ludus.PPO(batch_size=28, minibatch_size=28), env, verbose=False, eval_frequency=0)
+    assert trainer.train(total_steps=28).episodes == 4
+    assert trainer.evaluate(3).lengths.tolist() == [7, 7, 7]
+
+
 def test_a_registered_gymnasium_environment(registered):
     ludus.register_env("Walk", Walk)
     env = ludus.make_env("Walk", 2, length=5)
@@ -117,6 +126,7 @@ def test_time_limits_truncate():
         ("CartPole-v1", {"num_envs": -3}, "num_envs=-3"),
         ("CartPole-v1", {"gravitation": 3}, "jax:CartPole-v1 does not take them"),
         ("gym:CartPole-v1", {"gravitation": 3}, "does not take them"),
+        ("CartPole-v1", {"max_episode_steps": 0}, "env_options.max_episode_steps=0: must be an integer of at least 1"),
         (3, {}, "env=3: must be an id"),
         ("Blackjack-v1", {}, "observation space Tuple"),
         ("Taxi-v9", {}, "env=Taxi-v9: no such environment"),

@@ -56,18 +56,31 @@ def make_env(env: Any, num_envs: int = 1, **options: Any) -> VectorEnv | HostEnv
 
 def _native(name: str, num_envs: int, options: dict[str, Any]) -> VectorEnv:
     try:
-        return VectorEnv(CLASSIC[name](**options), num_envs, f"jax:{name}", options=tuple(options.items()))
+        return _vector(CLASSIC[name], num_envs, f"jax:{name}", options)
     except TypeError as error:
         raise LudusError(f"env_options={options}: jax:{name} does not take them ({error})") from error
 
 
+def _vector(make: Callable[..., Environment], num_envs: int, id: str, options: dict[str, Any]) -> VectorEnv:
+    """Make a batch; the time limit is the batch's, all other options are the environment's."""
+    rest = {name: value for name, value in options.items() if name != "max_episode_steps"}
+    limit = options.get("max_episode_steps")
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise LudusError(f"env_options.max_episode_steps={limit}: must be an integer of at least 1")
+    return VectorEnv(make(**rest), num_envs, id, limit, tuple(options.items()))
+
+
 def _from_object(env: Any, num_envs: int, options: dict[str, Any], name: str | None) -> VectorEnv | HostEnv:
-    made = env(**options) if isinstance(env, type) and issubclass(env, Environment) else env
-    if name is not None and not isinstance(env, type):
-        made = env(**options)
-    if isinstance(made, Environment):
-        id = f"jax:{name}" if name else f"object:{type(made).__qualname__}"
-        return VectorEnv(made, num_envs, id, options=tuple(options.items()))
+    if isinstance(env, Environment):
+        return _vector(lambda: env, num_envs, f"object:{type(env).__qualname__}", options)
+    if isinstance(env, type) and issubclass(env, Environment):
+        return _vector(env, num_envs, f"jax:{name}" if name else f"object:{env.__qualname__}", options)
+    if name is not None and not isinstance(env, type):  # a registered function: only its answer tells
+        rest = {key: value for key, value in options.items() if key != "max_episode_steps"}
+        made = env(**rest)
+        if isinstance(made, Environment):
+            return _vector(lambda **_: made, num_envs, f"jax:{name}", options)
+        made.close()
     from ludus.envs.gymnasium import make_gymnasium
 
     batch = make_gymnasium(env, num_envs, options)

@@ -133,7 +133,8 @@ class Repeat:
 
     def __init__(self, body: Body, plan: Any, capacity: int, options: dict[str, Any]):
         """Compile nothing yet: `options` are the compiler's."""
-        self.body, self.capacity = partial(body, plan), capacity
+        # Jitted so that it is traced once, though its shapes are asked for before it is called.
+        self.body, self.capacity = jax.jit(partial(body, plan)), capacity
         self.programs: dict[Any, tuple[Any, Layout]] = {}
         self.jitted = jax.jit(self._loop, donate_argnums=1, compiler_options=options)
 

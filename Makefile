@@ -1,0 +1,41 @@
+# Everything a user or a contributor runs. Nothing here needs root.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test lint requirements lock
+
+help:  ## Show what there is.
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+install: $(VENV)/.installed  ## Make the environment in .venv and install ludus into it.
+
+$(VENV)/.installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ludus needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+train: install  ## Train PPO on CartPole-v1 and say what it reached.
+	$(BIN)/ludus train env=CartPole-v1
+
+$(VENV)/.tests: requirements-dev.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	touch $@
+
+test: $(VENV)/.tests  ## Install what the tests need and run them.
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q -ra
+
+lint: $(VENV)/.tests  ## Check style and types.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/ty check src
+
+requirements: $(VENV)/.tests  ## Show which founding requirement is proven by which tests.
+	$(BIN)/python tests/requirements.py
+
+lock:  ## Pin all dependencies anew (needs uv).
+	uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-annotate -q -o requirements.txt
+	uv pip compile pyproject.toml --group test --group lint --universal --generate-hashes --no-header --no-annotate -q -o requirements-dev.txt

@@ -1,0 +1,117 @@
+"""A NaN or an infinity anywhere is named, and the state that comes back is the one that went in, bit for bit."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CONTINUOUS, DISCRETE, NORMALIZED, random_rollout, random_state, small_ppo, update
+from flax import nnx
+
+from ludus.learning.algorithm import as_arrays
+from ludus.learning.faults import FAULTS, first_fault
+from ludus.learning.ppo import PPO, PPOState
+from ludus.networks.actor_critic import ActionHead, ActorCritic
+from ludus.types import Rollout, Spec
+
+KEY = jax.random.key(0)
+BROKEN = [np.nan, np.inf, -np.inf]
+
+
+def assert_fault(name: str, algorithm: PPO, state: PPOState, rollout: Rollout) -> None:
+    new, metrics = update(as_arrays(algorithm), state, rollout, KEY)
+    assert FAULTS[int(metrics["fault"])] == name
+    jax.tree.map(np.testing.assert_array_equal, new, state)
+
+
+def case(algorithm: PPO, spec: Spec = DISCRETE) -> tuple[PPOState, Rollout]:
+    rng = np.random.default_rng(0)
+    state = random_state(algorithm, spec, rng)
+    return state, random_rollout(state, rng)
+
+
+@pytest.mark.parametrize("value", BROKEN)
+@pytest.mark.parametrize(("field", "name"), [("obs", "observation"), ("next_obs", "observation"), ("reward", "reward")])
+@pytest.mark.parametrize("where", [0, -1])
+def test_a_broken_input_is_named(value, field, name, where):
+    algorithm = small_ppo()
+    state, rollout = case(algorithm)
+    getattr(rollout.steps, field)[where, 1] = value
+    assert_fault(name, algorithm, state, rollout)
+
+
+@pytest.mark.parametrize("value", BROKEN)
+@pytest.mark.parametrize("field", ["sample", "log_prob"])
+def test_a_broken_action_is_named(value, field):
+    algorithm = small_ppo()
+    state, rollout = case(algorithm, CONTINUOUS)
+    rollout.steps.extras[field][3, 2] = value
+    assert_fault("action", algorithm, state, rollout)
+
+
+def test_a_loss_that_overflows_is_named():
+    algorithm = small_ppo()
+    state, rollout = case(algorithm)
+    rollout.steps.extras["log_prob"][3, 2] = -1e30  # finite, but its ratio is not
+    assert_fault("loss", algorithm, state, rollout)
+
+
+class Steep(ActorCritic):
+    """A critic whose value is finite where its slope is not: sqrt at zero."""
+
+    def __init__(self, spec: Spec, rngs: nnx.Rngs):
+        self.head = ActionHead(3, spec.action_space, rngs=rngs)
+        self.scale = nnx.Param(jnp.zeros(()))
+
+    def actor(self, features):
+        return self.head(features)
+
+    def critic(self, features):
+        return jnp.sqrt(self.scale[...] * jnp.ones(features.shape[:-1]))
+
+
+def test_a_gradient_that_overflows_is_named():
+    algorithm = small_ppo(network=Steep)
+    _, rollout = case(small_ppo())
+    assert_fault("gradient", algorithm, algorithm.init(KEY, DISCRETE), rollout)
+
+
+def test_parameters_that_overflow_are_named():
+    algorithm = small_ppo(learning_rate=float("inf"))
+    assert_fault("parameter", algorithm, *case(algorithm))
+
+
+@pytest.mark.parametrize("value", BROKEN)
+def test_a_state_that_is_broken_already_is_a_fault(value):
+    algorithm = small_ppo(**NORMALIZED)
+    state, rollout = case(algorithm, CONTINUOUS)
+    broken = dataclasses.replace(state, parameters=state.parameters.at[3].set(value))
+    new, metrics = update(as_arrays(algorithm), broken, rollout, KEY)
+    assert metrics["fault"] != 0
+    jax.tree.map(np.testing.assert_array_equal, new, broken)
+    stats = state.observations._replace(mean=state.observations.mean.at[0].set(value))
+    new, metrics = update(as_arrays(algorithm), dataclasses.replace(state, observations=stats), rollout, KEY)
+    assert metrics["fault"] != 0
+
+
+def test_the_earliest_of_several_faults_is_named():
+    algorithm = small_ppo()
+    state, rollout = case(algorithm)
+    rollout.steps.reward[0, 0] = np.nan
+    rollout.steps.obs[5, 1] = np.nan
+    assert_fault("observation", algorithm, state, rollout)
+
+
+def test_a_healthy_update_has_no_fault():
+    algorithm = small_ppo()
+    state, rollout = case(algorithm)
+    new, metrics = update(as_arrays(algorithm), state, rollout, KEY)
+    assert FAULTS[int(metrics["fault"])] == ""
+    assert (new.parameters != state.parameters).any()
+
+
+def test_integers_are_never_faults_and_nested_trees_are_searched():
+    good, bad = jnp.zeros(3), jnp.array([0.0, np.nan])
+    assert first_fault(observation=(jnp.arange(3), good), reward=good) == 0
+    assert FAULTS[int(first_fault(observation=jnp.arange(3), action={"a": good, "b": (bad,)}))] == "action"
