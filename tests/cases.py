@@ -1,6 +1,7 @@
 """Random cases for the oracles, and how far `ludus` is from them: shared by the tests and benchmarks/correctness.py."""
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -8,6 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import oracles
+from ludus.compilation import compiler_options
+from ludus.envs.base import Environment
+from ludus.envs.vector import VectorEnv
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.minibatch import minibatch_indices
 from ludus.learning.normalize import RunningStatistics
@@ -15,8 +19,9 @@ from ludus.learning.ppo import PPO, PPOState
 from ludus.learning.returns import generalized_advantages
 from ludus.networks.actor_critic import GRU, MLP
 from ludus.networks.distributions import Categorical, Gaussian
-from ludus.spaces import Box, Discrete
-from ludus.types import Rollout, Spec, Transition
+from ludus.rollout import compiled
+from ludus.spaces import Box, Discrete, Space
+from ludus.types import Rollout, RolloutKeys, Spec, Step, Transition
 
 NUM_ENVS, NUM_STEPS = 4, 8
 OBSERVATION_SPACE = Box(-10.0, 10.0, (3,))
@@ -24,7 +29,7 @@ DISCRETE = Spec(OBSERVATION_SPACE, Discrete(3), NUM_ENVS)
 CONTINUOUS = Spec(OBSERVATION_SPACE, Box(-1.0, 1.0, (2,)), NUM_ENVS)
 
 advantages = jax.jit(generalized_advantages)
-update = jax.jit(PPO.update)
+update = jax.jit(PPO.update, compiler_options=compiler_options())
 
 
 def relative(got: Any, expected: Any) -> float:
@@ -196,15 +201,15 @@ def update_errors(algorithm: PPO, state: PPOState, rollout: Rollout, key: jax.Ar
 
 
 NORMALIZED = {"normalize_observations": True, "normalize_rewards": True, "normalize_returns": True}
+VALUE_CLIPPING = {"value_clip_epsilon": 0.1}
 SEVERAL = {"epochs_per_update": 2, "minibatch_size": 8}
 RECURRENT = {"network": GRU(4, (5,)), "epochs_per_update": 2, "minibatch_size": 16, "accumulation_steps": 2}
 UPDATE_CASES: dict[str, tuple[Spec, dict[str, Any]]] = {
     "discrete": (DISCRETE, {}),
     "continuous": (CONTINUOUS, {}),
-    "discrete, normalised, value clipping": (DISCRETE, NORMALIZED | {"value_clip_epsilon": 0.1}),
-    "continuous, normalised": (CONTINUOUS, NORMALIZED),
+    "discrete, normalised, value clipping": (DISCRETE, NORMALIZED | VALUE_CLIPPING),
     "discrete, several minibatches": (DISCRETE, SEVERAL),
-    "continuous, several minibatches, normalised": (CONTINUOUS, NORMALIZED | SEVERAL),
+    "continuous, normalised, several minibatches": (CONTINUOUS, NORMALIZED | SEVERAL),
     "recurrent": (DISCRETE, RECURRENT),
 }
 
@@ -229,3 +234,61 @@ def random_update_errors(case: str, rng: np.random.Generator) -> dict[str, float
     algorithm = small_ppo(**(numbers | changes))
     state = random_state(algorithm, spec, rng, seen=bool(rng.random() < 0.7))
     return update_errors(algorithm, state, random_rollout(state, rng), jax.random.key(int(rng.integers(2**31))))
+
+
+# Ratios
+
+
+@dataclass(frozen=True)
+class Wander(Environment):
+    """Drifts at random and ends now and then; it shows and takes what `DISCRETE` or `CONTINUOUS` say."""
+
+    is_discrete: bool
+    observation_space = OBSERVATION_SPACE
+
+    @property
+    def action_space(self) -> Space:
+        """Either of the two."""
+        return (DISCRETE if self.is_discrete else CONTINUOUS).action_space
+
+    def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Start anywhere."""
+        obs = jax.random.normal(key, (3,))
+        return obs, obs
+
+    def step(self, state: jax.Array, action: jax.Array, key: jax.Array) -> tuple[jax.Array, Step]:
+        """Drift, pushed a little by the action."""
+        obs = 0.5 * state + jax.random.normal(key, (3,)) + 0.1 * jnp.sum(action)
+        return obs, Step(obs, obs[0], obs[1] > 1.0)
+
+
+collect = jax.jit(compiled.collect, static_argnums=(1, 5, 6), compiler_options=compiler_options())
+
+
+def collected(algorithm: PPO, state: PPOState, seed: int = 0) -> Rollout:
+    """Return the second rollout of a policy, so that it begins in the middle of episodes."""
+    env = VectorEnv(Wander(state.network.spec == DISCRETE), NUM_ENVS, "wander", max_episode_steps=5)
+    algorithm, policy = as_arrays(algorithm), algorithm.policy(state)
+    begin, *keys = jax.random.split(jax.random.key(seed), 9)
+    carry = compiled.begin(algorithm, env, policy, begin)
+    for four in (keys[:4], keys[4:]):
+        carry, rollout, _ = collect(algorithm, env, policy, carry, RolloutKeys(*four), NUM_STEPS, False)
+    assert (rollout.steps.terminated | rollout.steps.truncated).any()
+    return rollout
+
+
+RATIO_CASES = ("discrete, several minibatches", "continuous, normalised, several minibatches", "recurrent")
+
+
+def ratio_error(case: str, rng: np.random.Generator) -> float:
+    """Return how far ratios are from 1 as long as no parameter moves; infinite if any is further than 1e-6.
+
+    A step size of 0 keeps parameters where they are. Then `clip_fraction` counts the ratios beyond the clip, and
+    `approx_kl` is the mean of half the squared deviation.
+    """
+    spec, changes = UPDATE_CASES[case]
+    algorithm = small_ppo(**changes, learning_rate=0.0, clip_epsilon=1e-6)
+    state = random_state(algorithm, spec, rng)
+    rollout = collected(algorithm, state, int(rng.integers(2**31)))
+    _, metrics = update(as_arrays(algorithm), state, rollout, jax.random.key(0))
+    return float(np.sqrt(2 * metrics["approx_kl"])) if metrics["clip_fraction"] == 0 else np.inf

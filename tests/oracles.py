@@ -21,7 +21,7 @@ def segment_end(ended: Array, t: int) -> int:
 def advantages(
     reward: Array, value: Array, next_value: Array, terminated: Array, truncated: Array, gamma: float, lam: float
 ) -> Array:
-    """Generalised advantages `[T, B]`: for each step, the sum of (gamma lambda)^k delta over what is left of its episode."""
+    """Advantages `[T, B]`: for each step, the sum of (gamma lambda)^k delta over what is left of its episode."""
     reward, value, next_value = (np.asarray(x, np.float64) for x in (reward, value, next_value))
     deltas = reward + gamma * next_value * (1 - np.asarray(terminated, np.float64)) - value
     result = np.zeros_like(deltas)

@@ -87,10 +87,9 @@ def _train(words: list[str]) -> int:
     if flags & {"-h", "--help"}:
         print(f"{TRAIN_USAGE}\n{help_text()}")
         return 0
-    if not flags:
-        return _run(compose(overrides))[0]
-    configs = {name: compose(words) for name, words in combinations(overrides).items()}
-    return _sweep({name: _placed(config, name) for name, config in configs.items()})
+    runs = combinations(overrides) if flags else {"": overrides}
+    configs = {name: _placed(compose(words), name) for name, words in runs.items()}
+    return _sweep(configs) if len(configs) > 1 else _run(*configs.values())[0]
 
 
 def _trainer(config: "TrainConfig", run_dir: str | Path | None) -> tuple["Trainer", dict[str, Any]]:
@@ -119,7 +118,8 @@ def _sweep(configs: dict[str, "TrainConfig"]) -> int:
         _check(config)
     code, rows = 0, [("run", "return", "steps", "folder")]
     for name, config in configs.items():
-        print(f"[{len(rows)}/{len(configs)}] {name}", file=sys.stderr)
+        if config.verbose:
+            print(f"[{len(rows)}/{len(configs)}] {name}", file=sys.stderr)
         try:
             code_now, result = _run(config)
         except LudusError as error:

@@ -110,7 +110,7 @@ def compose(overrides: Sequence[str]) -> TrainConfig:
     preset = _preset(values.pop("preset", "auto"), str(values.get("env")), algorithm)
     config = _base(groups, algorithm, network, preset)
     config.preset = preset
-    if {"max_episodes", "max_seconds"} & values.keys():
+    if any(values.get(name) is not None for name in ("max_episodes", "max_seconds")):
         config.total_steps = None
     for key, value in values.items():
         _set(config, key, value, known.get(key), str(given[key].input_line))
@@ -120,8 +120,8 @@ def compose(overrides: Sequence[str]) -> TrainConfig:
 def build(config: TrainConfig) -> Parts:
     """Make the algorithm and the environment; what a trainer would refuse only with its folder made is refused here."""
     algorithm = build_algorithm(config.algorithm)
-    for name in {"env", "num_envs"} & config.env_options.keys():
-        raise LudusError(f"env_options.{name}: is not an option of the environment; the key is {name}")
+    if misplaced := {"env", "num_envs"} & config.env_options.keys():
+        raise LudusError(f"env_options.{min(misplaced)}: not an option of the environment; the key is {min(misplaced)}")
     budget = {name: getattr(config, name) for name in Budget._fields}
     Budget(**budget).limits()
     options = {
@@ -244,7 +244,7 @@ def _field_docs(kind: type) -> dict[str, str]:
     except (OSError, TypeError):  # a class that was not read from a file
         return {}
     docs = {}
-    for above, below in itertools.pairwise(nodes):
+    for above, below in itertools.pairwise(nodes):  # breadth first: neighbours in the class are neighbours here
         match above, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 docs[name] = text[0].lower() + text[1:].rstrip(".")
@@ -276,12 +276,12 @@ def _base(groups: dict[str, list[Setting]], algorithm: str, network: str, preset
     run = OmegaConf.structured(TrainConfig)
     OmegaConf.set_readonly(run, None)  # OmegaConf freezes what it makes from a frozen dataclass
     store = ConfigStore.instance()
-    store.store("train", run)
+    store.store("ludus_train", run)
     store.store(algorithm, _schema(algorithm, groups["algorithm."], ("network", Any, MISSING)), "algorithm")
     store.store(network, _schema(network, groups["algorithm.network."]), "algorithm/network")
     layers = [f"+algorithm={algorithm}", f"+algorithm/network={network}", *([f"+preset={preset}"] if preset else [])]
     with hydra.initialize_config_module("ludus.conf", version_base=None):
-        return hydra.compose("train", layers)
+        return hydra.compose("ludus_train", layers)
 
 
 def _schema(name: str, group: list[Setting], *more: tuple[str, Any, Any]) -> type:
@@ -304,7 +304,7 @@ def _resolved(config: DictConfig) -> TrainConfig:
     try:
         values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
-        raise LudusError("env: required, but not given (as in env=CartPole-v1)") from error
+        raise LudusError(f"{error.full_key}: required, but not given (as in env=CartPole-v1)") from error
     except OmegaConfBaseException as error:
         raise LudusError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     return TrainConfig(**values)

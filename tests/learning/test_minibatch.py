@@ -71,6 +71,22 @@ def test_accumulation_sums_over_all_parts(parts):
     np.testing.assert_allclose(got[1], jnp.square(x).sum())
 
 
+@pytest.mark.requirement("S1.37")
+def test_accumulation_needs_less_memory():
+    weights, rows = jnp.zeros((32, 32)), jnp.zeros((4096, 32))
+
+    def loss(weights, part):
+        for _ in range(4):
+            part = jnp.tanh(part @ weights)
+        return part.sum()
+
+    def bytes_needed(parts):
+        program = jax.jit(lambda w, x: accumulated(lambda part: jax.grad(loss)(w, part), x, parts))
+        return program.lower(weights, rows).compile().memory_analysis().temp_size_in_bytes
+
+    assert bytes_needed(8) < 0.5 * bytes_needed(1)
+
+
 def test_padding_rows_become_zeros_that_end_their_episode():
     valid = np.array([[True, True], [True, False]])
     rows = np.full((2, 2), np.nan, np.float32)

@@ -16,7 +16,6 @@ from ludus.learning.normalize import (
     update_statistics,
 )
 
-
 take_in = jax.jit(update_statistics)
 
 

@@ -1,14 +1,15 @@
 """PPO's update against float64 NumPy, and what each hyperparameter promises."""
 
 import dataclasses
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import oracles
 import pytest
+from flax import nnx
+
+import oracles
 from cases import (
     CONTINUOUS,
     DISCRETE,
@@ -16,27 +17,26 @@ from cases import (
     NUM_ENVS,
     NUM_STEPS,
     OBSERVATION_SPACE,
+    RATIO_CASES,
     RECURRENT,
     SEVERAL,
     UPDATE_CASES,
+    VALUE_CLIPPING,
+    collected,
     minibatch_weights,
     random_rollout,
     random_state,
     random_update_errors,
+    ratio_error,
     small_ppo,
     update,
     update_errors,
 )
-from flax import nnx
-
-from ludus.envs.base import Environment
-from ludus.envs.vector import VectorEnv
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.ppo import METRICS, PPO, PPOState
-from ludus.networks.actor_critic import GRU, MLP, ActionHead, ActorCritic
-from ludus.rollout import compiled
+from ludus.networks.actor_critic import GRU, ActionHead, ActorCritic
 from ludus.spaces import Box, Discrete
-from ludus.types import LudusError, Rollout, RolloutKeys, Spec, Step
+from ludus.types import LudusError, Rollout, Spec
 
 KEY = jax.random.key(0)
 
@@ -65,6 +65,7 @@ def first_gradient(state: PPOState) -> np.ndarray:
 @pytest.mark.requirement("S3.6")
 @pytest.mark.requirement("S3.7")
 @pytest.mark.requirement("S3.8")
+@pytest.mark.requirement("S4.9")
 @pytest.mark.parametrize("case", UPDATE_CASES)
 def test_a_whole_update_equals_float64_numpy(case):
     rng = np.random.default_rng(0)
@@ -82,8 +83,8 @@ def test_an_update_that_stops_early_equals_float64_numpy():
 
 def test_two_updates_in_a_row_equal_float64_numpy():
     """The second starts from Adam's moments and counters, not from zero."""
-    algorithm = small_ppo(**NORMALIZED)
-    state, rollout = fixed_case(algorithm, CONTINUOUS)
+    algorithm = small_ppo(**NORMALIZED, **VALUE_CLIPPING)
+    state, rollout = fixed_case(algorithm)
     state, _ = learn(algorithm, state, rollout)
     errors = update_errors(algorithm, state, random_rollout(state, np.random.default_rng(1)), KEY)
     assert max(errors.values()) <= 1e-5, errors
@@ -92,59 +93,19 @@ def test_two_updates_in_a_row_equal_float64_numpy():
 # Ratios
 
 
-@dataclass(frozen=True)
-class Wander(Environment):
-    """Drifts at random and ends now and then: something to collect from that fits the small programs of `cases`."""
-
-    is_discrete: bool
-    observation_space = OBSERVATION_SPACE
-
-    @property
-    def action_space(self):
-        return (DISCRETE if self.is_discrete else CONTINUOUS).action_space
-
-    def reset(self, key):
-        obs = jax.random.normal(key, (3,))
-        return obs, obs
-
-    def step(self, state, action, key):
-        obs = 0.5 * state + jax.random.normal(key, (3,)) + 0.1 * jnp.sum(action)
-        return obs, Step(obs, obs[0], obs[1] > 1.0)
-
-
-def collected(algorithm: PPO, is_discrete: bool) -> tuple[PPOState, Rollout]:
-    """Return the second rollout of a policy, so that it begins in the middle of episodes."""
-    env = VectorEnv(Wander(is_discrete), NUM_ENVS, "wander", max_episode_steps=5)
-    state = random_state(algorithm, DISCRETE if is_discrete else CONTINUOUS, np.random.default_rng(0))
-    policy, keys = algorithm.policy(state), RolloutKeys(*jax.random.split(KEY, 4))
-    collect = jax.jit(compiled.collect, static_argnums=(1, 5, 6))
-    carry = compiled.begin(algorithm, env, policy, keys.begin)
-    carry, _, _ = collect(algorithm, env, policy, carry, keys, NUM_STEPS, False)
-    _, rollout, _ = collect(algorithm, env, policy, carry, keys._replace(noise=keys.begin), NUM_STEPS, False)
-    assert (rollout.steps.terminated | rollout.steps.truncated)[:-1].any()
-    return state, rollout
+@pytest.mark.requirement("S0.16")
+@pytest.mark.parametrize("case", RATIO_CASES)
+def test_every_ratio_is_one_until_a_parameter_moves(case):
+    assert ratio_error(case, np.random.default_rng(0)) < 1e-6
 
 
 @pytest.mark.requirement("S0.16")
-@pytest.mark.parametrize(
-    ("is_discrete", "changes"),
-    [(True, {}), (False, {}), (False, NORMALIZED), (True, RECURRENT)],
-    ids=["discrete", "continuous", "continuous, normalised", "recurrent"],
-)
-def test_every_ratio_is_one_until_a_parameter_moves(is_discrete, changes):
-    # A step size of 0 keeps it so in later minibatches; clip_fraction counts the ratios further than 1e-6 from 1.
-    algorithm = as_arrays(small_ppo(**changes, learning_rate=0.0, clip_epsilon=1e-6))
-    state, rollout = collected(algorithm, is_discrete)
-    _, metrics = learn(algorithm, state, rollout)
-    assert metrics["clip_fraction"] == 0
-    assert 0 <= metrics["approx_kl"] < 1e-12
-
-
-@pytest.mark.requirement("S0.16")
-def test_ratios_leave_one_in_later_minibatches():
-    algorithm = as_arrays(small_ppo(**SEVERAL, learning_rate=1e-2))
-    state, rollout = collected(algorithm, True)
-    _, metrics = learn(algorithm, state, rollout)
+@pytest.mark.parametrize("case", RATIO_CASES)
+def test_ratios_leave_one_once_parameters_move(case):
+    spec, changes = UPDATE_CASES[case]
+    algorithm = small_ppo(**changes, learning_rate=1e-2)
+    state = random_state(algorithm, spec, np.random.default_rng(0))
+    _, metrics = learn(algorithm, state, collected(algorithm, state))
     assert metrics["approx_kl"] > 1e-5
 
 
@@ -207,21 +168,25 @@ def test_the_value_loss_falls_on_a_fixed_batch():
 
 
 @pytest.mark.requirement("S3.9")
-def test_the_critic_learns_without_touching_the_actor():
-    """With one reward for all and no entropy bonus, nothing but the critic has a gradient."""
-    algorithm = small_ppo(entropy_coef=0.0, gamma=0.0)
+def test_the_value_loss_reaches_the_critic_and_nothing_else():
+    algorithm = small_ppo(value_coef=0.0, max_grad_norm=1e9)
     state, rollout = fixed_case(algorithm)
-    same = rollout.steps._replace(obs=np.zeros_like(rollout.steps.obs), reward=np.ones_like(rollout.steps.reward))
-    new, _ = learn(algorithm, state, rollout._replace(steps=same))
-    change = dict(zip(state.network.names, jax.tree.leaves(state.network.unravel(new.parameters - state.parameters))))
-    assert all(not x.any() for name, x in change.items() if name.startswith("actor"))
-    assert change["critic_head/kernel"].any()
+    model, gradients = oracles.Model(state.network), {}
+    for weight in (0.0, 1.0):
+        new, _ = learn(dataclasses.replace(algorithm, value_coef=weight), state, rollout)
+        gradients[weight] = model.by_name(first_gradient(new))
+    for name in state.network.names:
+        if name.startswith("actor"):
+            np.testing.assert_allclose(gradients[1.0][name], gradients[0.0][name], atol=1e-7)
+        else:
+            assert not gradients[0.0][name].any() and gradients[1.0][name].any()
 
 
 # Advantages and targets
 
 
 @pytest.mark.requirement("S1.6")
+@pytest.mark.requirement("S3.14")
 def test_the_value_of_the_successor_matters_unless_the_episode_terminated():
     algorithm = small_ppo()
     state, rollout = fixed_case(algorithm)
@@ -251,24 +216,29 @@ def test_the_scale_and_offset_of_advantages_do_not_matter_to_the_policy():
 
 
 @pytest.mark.requirement("S1.30")
-@pytest.mark.parametrize("changes", [{}, NORMALIZED | {"value_clip_epsilon": 0.1}])
+@pytest.mark.parametrize("changes", [{}, NORMALIZED | VALUE_CLIPPING])
 def test_constant_rewards_and_observations_leave_everything_finite(changes):
     algorithm = small_ppo(**changes)
     state, rollout = fixed_case(algorithm)
-    obs = np.ones_like(rollout.steps.obs)
-    steps = rollout.steps._replace(obs=obs, next_obs=obs, reward=np.ones_like(rollout.steps.reward))
     for _ in range(3):
-        state, metrics = learn(algorithm, state, rollout._replace(steps=steps))
+        state, metrics = learn(algorithm, state, with_nothing_to_tell_apart(rollout))
         assert metrics["fault"] == 0 and all(np.isfinite(x) for x in metrics.values())
 
 
-@pytest.mark.requirement("S0.15")
-def test_minibatches_of_one_sample_have_no_policy_loss_and_no_nan():
-    algorithm = small_ppo(minibatch_size=1)
+@pytest.mark.requirement("S1.30")
+@pytest.mark.xfail(strict=True, reason="BUG: the rounding of the mean is blown up to a deviation of 1")
+def test_equal_advantages_teach_the_actor_nothing():
+    algorithm = small_ppo(entropy_coef=0.0, gamma=0.0)
     state, rollout = fixed_case(algorithm)
-    new, metrics = learn(algorithm, state, rollout)
-    assert metrics["policy_loss"] == 0 and metrics["fault"] == 0
-    assert metrics["updates"] == NUM_STEPS * NUM_ENVS and np.isfinite(new.parameters).all()
+    new, _ = learn(algorithm, state, with_nothing_to_tell_apart(rollout))
+    gradient = oracles.Model(state.network).by_name(first_gradient(new))
+    assert all(np.abs(x).max() < 1e-4 for name, x in gradient.items() if name.startswith("actor"))
+
+
+def with_nothing_to_tell_apart(rollout: Rollout) -> Rollout:
+    obs = np.ones_like(rollout.steps.obs)
+    steps = rollout.steps._replace(obs=obs, next_obs=obs, reward=np.full_like(rollout.steps.reward, 1.1))
+    return rollout._replace(steps=steps)
 
 
 # Gradients and optimisers
@@ -290,28 +260,13 @@ def test_large_gradients_are_scaled_down_to_the_limit_and_small_ones_left_alone(
 
 
 @pytest.mark.requirement("S1.37")
-@pytest.mark.parametrize("parts", [2, 32])
-def test_accumulation_gives_the_gradient_of_the_whole_minibatch(parts):
-    whole, in_parts = small_ppo(), small_ppo(accumulation_steps=parts)
+def test_accumulation_gives_the_gradient_of_the_whole_minibatch():
+    whole, in_parts = small_ppo(), small_ppo(accumulation_steps=4)
     state, rollout = fixed_case(whole)
     (one, metrics), (many, same_metrics) = learn(whole, state, rollout), learn(in_parts, state, rollout)
     np.testing.assert_allclose(first_gradient(many), first_gradient(one), atol=1e-6)
     for name, value in metrics.items():
         assert same_metrics[name] == pytest.approx(float(value), abs=1e-6), name
-
-
-@pytest.mark.requirement("S1.37")
-def test_accumulation_needs_less_memory():
-    algorithm = small_ppo(batch_size=2048, minibatch_size=2048, network=MLP((64,)))
-    spec = dataclasses.replace(DISCRETE, num_envs=128)
-    state = random_state(algorithm, spec, np.random.default_rng(0))
-    rollout = random_rollout(state, np.random.default_rng(0), steps=16)
-
-    def bytes_needed(parts: int) -> int:
-        changed = as_arrays(dataclasses.replace(algorithm, accumulation_steps=parts))
-        return update.lower(changed, state, rollout, KEY).compile().memory_analysis().temp_size_in_bytes
-
-    assert bytes_needed(8) < 0.8 * bytes_needed(1)
 
 
 @pytest.mark.requirement("S1.16")
@@ -358,6 +313,7 @@ def test_a_kl_limit_that_is_never_reached_changes_nothing():
     np.testing.assert_allclose(one.parameters, other.parameters, atol=1e-6)
 
 
+@pytest.mark.requirement("S4.8")
 def test_any_optax_optimizer_is_followed_and_annealed():
     plain, own = small_ppo(), small_ppo(optimizer=optax.sgd(0.1))
     state, rollout = fixed_case(plain)
@@ -379,6 +335,7 @@ def test_the_learning_rate_is_ignored_if_an_optimizer_is_given():
     assert (new.parameters != state.parameters).any()
 
 
+@pytest.mark.requirement("S4.8")
 def test_an_optimizer_may_choose_parameters_by_name():
     def kernels(tree):
         return jax.tree_util.tree_map_with_path(lambda path, _: "kernel" in jax.tree_util.keystr(path), tree)
@@ -410,6 +367,7 @@ def test_changing_a_number_compiles_nothing():
 # Acting
 
 
+@pytest.mark.requirement("S4.6")
 def test_the_environment_gets_a_clipped_action_and_learning_the_unclipped_sample():
     algorithm = small_ppo()
     spec = dataclasses.replace(CONTINUOUS, action_space=Box(-0.3, 2.0, (2,)))
@@ -433,7 +391,7 @@ def test_the_policy_sees_observations_scaled_by_its_own_statistics():
     state = random_state(algorithm, DISCRETE, np.random.default_rng(0))
     obs, stats = np.float32([[1, 2, 3], [1e6, -1e6, 0]]), state.observations
     noise = np.zeros(2, np.float32)
-    _, _, extras = algorithm.act(algorithm.policy(state), (), obs, noise, "explore")
+    _, _, extras = jax.jit(algorithm.act, static_argnums=4)(algorithm.policy(state), (), obs, noise, "explore")
     seen = np.clip((obs - stats.mean) / np.sqrt(stats.variance), -10, 10)
     logits = oracles.Model(state.network).outputs(np.asarray(state.parameters, np.float64), seen)[0]
     np.testing.assert_allclose(extras["log_prob"], oracles.categorical_log_probabilities(logits)[:, 0], rtol=1e-4)
@@ -473,16 +431,8 @@ def test_a_network_of_the_users_own_learns_like_any_other():
 
 
 def test_discrete_observations_are_never_normalised():
-    algorithm = small_ppo(**NORMALIZED)
-    spec = Spec(Discrete(5), Discrete(2), NUM_ENVS)
-    state = algorithm.init(KEY, spec)
-    assert state.observations is None and state.returns is not None
-    obs = np.random.default_rng(0).integers(5, size=(NUM_STEPS, NUM_ENVS)).astype(np.int32)
-    _, rollout = fixed_case(small_ppo())
-    extras = {"sample": rollout.steps.extras["sample"] % 2, "log_prob": np.full(obs.shape, -0.7, np.float32)}
-    steps = rollout.steps._replace(obs=obs, next_obs=obs, extras=extras)
-    _, metrics = learn(algorithm, state, rollout._replace(steps=steps))
-    assert metrics["fault"] == 0
+    state = small_ppo(**NORMALIZED).init(KEY, Spec(Discrete(5), Discrete(2), NUM_ENVS))
+    assert state.observations is None and state.returns is not None and state.rewards is not None
 
 
 # What is refused

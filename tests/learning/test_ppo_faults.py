@@ -6,13 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CONTINUOUS, DISCRETE, NORMALIZED, random_rollout, random_state, small_ppo, update
-from flax import nnx
 
+from cases import CONTINUOUS, DISCRETE, NORMALIZED, VALUE_CLIPPING, random_rollout, random_state, small_ppo, update
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.faults import FAULTS, first_fault
 from ludus.learning.ppo import PPO, PPOState
-from ludus.networks.actor_critic import ActionHead, ActorCritic
 from ludus.types import Rollout, Spec
 
 KEY = jax.random.key(0)
@@ -53,28 +51,17 @@ def test_a_broken_action_is_named(value, field):
 def test_a_loss_that_overflows_is_named():
     algorithm = small_ppo()
     state, rollout = case(algorithm)
-    rollout.steps.extras["log_prob"][3, 2] = -1e30  # finite, but its ratio is not
+    rollout.steps.extras["log_prob"][3, 2] = -1e30  # finite, but its ratio is not, and the action was a bad one
+    rollout.steps.reward[3, 2] = -100.0
     assert_fault("loss", algorithm, state, rollout)
 
 
-class Steep(ActorCritic):
-    """A critic whose value is finite where its slope is not: sqrt at zero."""
-
-    def __init__(self, spec: Spec, rngs: nnx.Rngs):
-        self.head = ActionHead(3, spec.action_space, rngs=rngs)
-        self.scale = nnx.Param(jnp.zeros(()))
-
-    def actor(self, features):
-        return self.head(features)
-
-    def critic(self, features):
-        return jnp.sqrt(self.scale[...] * jnp.ones(features.shape[:-1]))
-
-
 def test_a_gradient_that_overflows_is_named():
-    algorithm = small_ppo(network=Steep)
-    _, rollout = case(small_ppo())
-    assert_fault("gradient", algorithm, algorithm.init(KEY, DISCRETE), rollout)
+    algorithm = small_ppo()
+    state, rollout = case(algorithm)
+    rollout.steps.extras["log_prob"][3, 2] = -1e30  # a good action: its infinite ratio is clipped, its slope is not
+    rollout.steps.reward[3, 2] = 100.0
+    assert_fault("gradient", algorithm, state, rollout)
 
 
 def test_parameters_that_overflow_are_named():
@@ -83,16 +70,33 @@ def test_parameters_that_overflow_are_named():
 
 
 @pytest.mark.parametrize("value", BROKEN)
-def test_a_state_that_is_broken_already_is_a_fault(value):
-    algorithm = small_ppo(**NORMALIZED)
-    state, rollout = case(algorithm, CONTINUOUS)
+def test_parameters_that_were_broken_already_are_a_fault(value):
+    algorithm = small_ppo()
+    state, rollout = case(algorithm)
     broken = dataclasses.replace(state, parameters=state.parameters.at[3].set(value))
     new, metrics = update(as_arrays(algorithm), broken, rollout, KEY)
     assert metrics["fault"] != 0
     jax.tree.map(np.testing.assert_array_equal, new, broken)
-    stats = state.observations._replace(mean=state.observations.mean.at[0].set(value))
-    new, metrics = update(as_arrays(algorithm), dataclasses.replace(state, observations=stats), rollout, KEY)
+
+
+@pytest.mark.parametrize("name", ["observations", "returns", "rewards"])
+def test_statistics_that_are_nan_are_a_fault(name):
+    algorithm = small_ppo(**NORMALIZED, **VALUE_CLIPPING)
+    state, rollout = case(algorithm)
+    stats = getattr(state, name)
+    broken = dataclasses.replace(state, **{name: stats._replace(variance=stats.variance * np.nan)})
+    assert_fault("loss", algorithm, broken, rollout)
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: a finite outlier makes a variance infinite, which is kept without a word")
+@pytest.mark.parametrize("field", ["obs", "reward"])
+def test_statistics_that_overflow_are_a_fault(field):
+    algorithm = small_ppo(**NORMALIZED, **VALUE_CLIPPING)
+    state, rollout = case(algorithm)
+    getattr(rollout.steps, field)[0, 0] = 1e30
+    new, metrics = update(as_arrays(algorithm), state, rollout, KEY)
     assert metrics["fault"] != 0
+    jax.tree.map(np.testing.assert_array_equal, new, state)
 
 
 def test_the_earliest_of_several_faults_is_named():

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from cases import (
     CONTINUOUS,
     DISCRETE,
@@ -14,13 +15,13 @@ from cases import (
     NUM_STEPS,
     RECURRENT,
     SEVERAL,
+    VALUE_CLIPPING,
     random_rollout,
     random_state,
     small_ppo,
     update,
     update_errors,
 )
-
 from ludus.learning.algorithm import as_arrays
 from ludus.spaces import Box
 from ludus.types import Rollout
@@ -45,9 +46,9 @@ def padded(rollout: Rollout, garbage: float) -> Rollout:
     return rollout._replace(steps=jax.tree.map(longer, rollout.steps)._replace(valid=valid))
 
 
-@pytest.mark.parametrize("changes", [NORMALIZED | {"value_clip_epsilon": 0.1}])
-def test_an_update_with_padding_equals_the_update_without(changes):
-    algorithm = as_arrays(small_ppo(**changes))
+@pytest.mark.requirement("S3.12")
+def test_an_update_with_padding_equals_the_update_without():
+    algorithm = as_arrays(small_ppo(**NORMALIZED, **VALUE_CLIPPING))
     state = random_state(algorithm, DISCRETE, np.random.default_rng(0))
     rollout = random_rollout(state, np.random.default_rng(1))
     steps = rollout.steps
@@ -60,6 +61,7 @@ def test_an_update_with_padding_equals_the_update_without(changes):
         assert padded_metrics[name] == pytest.approx(float(value), rel=1e-5, abs=1e-6), name
 
 
+@pytest.mark.requirement("S3.12")
 @pytest.mark.parametrize(
     ("spec", "changes"),
     [(CONTINUOUS, NORMALIZED | SEVERAL), (DISCRETE, RECURRENT)],
@@ -86,8 +88,9 @@ def with_ends(rollout: Rollout) -> Rollout:
     return rollout._replace(steps=steps)
 
 
+@pytest.mark.requirement("S3.12")
 def test_what_lies_in_padding_never_matters_to_a_single_bit():
-    algorithm = as_arrays(small_ppo(**NORMALIZED, value_clip_epsilon=0.1))
+    algorithm = as_arrays(small_ppo(**NORMALIZED, **VALUE_CLIPPING))
     state = random_state(algorithm, DISCRETE, np.random.default_rng(0))
     rollout = random_rollout(state, np.random.default_rng(1))
     results = [update(algorithm, state, padded(rollout, junk), KEY) for junk in (0.0, np.nan, np.inf, -1e30)]
@@ -96,8 +99,9 @@ def test_what_lies_in_padding_never_matters_to_a_single_bit():
     assert results[0][1]["fault"] == 0 and results[0][1]["updates"] == 1
 
 
+@pytest.mark.requirement("S3.12")
 def test_a_rollout_of_padding_alone_teaches_nothing():
-    algorithm = as_arrays(small_ppo(**NORMALIZED, value_clip_epsilon=0.1))
+    algorithm = as_arrays(small_ppo(**NORMALIZED, **VALUE_CLIPPING))
     state = random_state(algorithm, DISCRETE, np.random.default_rng(0))
     rollout = padded(random_rollout(state, np.random.default_rng(1)), np.nan)
     nothing = rollout._replace(steps=rollout.steps._replace(valid=np.zeros((PADDED, NUM_ENVS), bool)))
@@ -105,6 +109,18 @@ def test_a_rollout_of_padding_alone_teaches_nothing():
     assert metrics["updates"] == 0 and metrics["fault"] == 0
     same = dataclasses.replace(new, discounted=state.discounted)  # every episode has ended, so no return is running
     jax.tree.map(np.testing.assert_array_equal, same, state)
+
+
+@pytest.mark.requirement("S0.15")
+def test_one_valid_sample_has_no_policy_loss_and_no_nan():
+    algorithm = as_arrays(small_ppo(**NORMALIZED, **VALUE_CLIPPING))
+    state = random_state(algorithm, DISCRETE, np.random.default_rng(0))
+    rollout = padded(random_rollout(state, np.random.default_rng(1)), np.nan)
+    valid = np.zeros((PADDED, NUM_ENVS), bool)
+    valid[0, 0] = True
+    new, metrics = update(algorithm, state, rollout._replace(steps=rollout.steps._replace(valid=valid)), KEY)
+    assert metrics["policy_loss"] == 0 and metrics["fault"] == 0 and metrics["updates"] == 1
+    assert new.observations.count == state.observations.count + 1
 
 
 @pytest.mark.xfail(strict=True, reason="BUG: exp(log-density of a blank row) overflows, and inf times weight 0 is NaN")

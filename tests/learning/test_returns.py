@@ -1,11 +1,11 @@
 """Advantages and returns against explicit sums over each episode's steps."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import cases
-import jax
 import oracles
 from ludus.learning.returns import discounted_returns, generalized_advantages
 
@@ -38,6 +38,7 @@ def test_with_lambda_zero_an_advantage_is_its_own_temporal_difference():
 
 
 @pytest.mark.requirement("S1.6")
+@pytest.mark.requirement("S3.14")
 @pytest.mark.parametrize(
     ("terminated", "truncated", "last"), [(YES, NO, 3), (NO, YES, 53), (YES, YES, 3), (NO, NO, 53)]
 )
@@ -59,6 +60,13 @@ def test_nothing_leaks_in_from_the_episode_after_an_end(end):
     )
     np.testing.assert_array_equal(quiet[:2], loud[:2])
     assert loud[2, 0] == 1e6
+
+
+@pytest.mark.requirement("S1.11")
+def test_advantages_are_one_backward_scan():
+    program = jax.make_jaxpr(generalized_advantages)(*[column(0, 0, 0)] * 3, NO, NO, 0.9, 0.9)
+    scans = [equation for equation in program.eqns if equation.primitive.name == "scan"]
+    assert [scan.params["reverse"] for scan in scans] == [True]
 
 
 def test_integer_rewards_do_not_truncate_advantages():

@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracles
 import pytest
-from cases import CONTINUOUS, DISCRETE
 from flax import nnx
 
+import oracles
+from cases import CONTINUOUS, DISCRETE
 from ludus.networks.actor_critic import GRU, MLP, ActionHead, ActorCritic
 from ludus.networks.distributions import Categorical, Gaussian
 from ludus.networks.layers import ACTIVATIONS, as_vector, to_environment
@@ -265,6 +265,7 @@ def test_discrete_actions_reach_the_environment_as_they_are():
     np.testing.assert_array_equal(to_environment(Discrete(3), actions), actions)
 
 
+@pytest.mark.requirement("S4.6")
 def test_bounded_actions_are_clipped_and_mapped_onto_an_asymmetric_box():
     box = Box((-0.3, 10.0), (2.0, 30.0), (2,))
     samples = jnp.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0], [-50.0, 50.0]])

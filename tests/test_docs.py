@@ -1,0 +1,62 @@
+"""Every code block in README and docs runs."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ludus.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(language: str) -> list:
+    found = []
+    for page in PAGES:
+        code = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        found += [pytest.param(text, id=f"{page.name}-{i}") for i, text in enumerate(code)]
+    return found
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_blocks_run(code, tmp_path):
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def commands() -> list[list[str]]:
+    lines = [line for block in blocks("bash") for line in block.values[0].splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if line.strip() and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("words", [words for words in commands() if words[:2] == ["ludus", "train"]], ids=" ".join)
+def test_training_commands_run(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    short = [] if "--help" in words else ["total_steps=1", "eval_frequency=0", "verbose=false"]
+    assert main(words[1:] + short) == 0
+
+
+def test_evaluation_commands_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for words in commands():
+        if words[0].endswith("ludus") and words[1] == "evaluate":
+            run = "runs/one" if "*" in words[2] else words[2]
+            assert main(["train", "env=CartPole-v1", "total_steps=1", "verbose=false", f"run_dir={run}"]) == 0
+            assert main([*words[1:2], run, *words[3:]]) == 0
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {word for page in PAGES for word in re.findall(r"`?make ([a-z]+)", page.read_text())}
+    assert named & {"install", "train", "test"}
+    assert {words[1] for words in commands() if words[0] == "make"} <= targets
+
+
+def test_links_to_files_exist():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
