@@ -22,6 +22,8 @@ import jax
 import numpy as np
 
 import cases
+from ludus.compilation import compiler_options, jit
+from ludus.learning.ppo import PPO
 
 BOUND = 1e-5
 
@@ -58,8 +60,10 @@ def main() -> int:
     parser.add_argument("--gae", type=int, default=10_000, help="random rollouts")
     parser.add_argument("--distributions", type=int, default=10_000, help="random cases of each distribution")
     parser.add_argument("--updates", type=int, default=100, help="random updates of each kind")
+    parser.add_argument("--work", type=float, default=0.0, help="compile updates for so many floating-point operations")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    cases.update = jit(PPO.update, compiler_options(given.work))
     rows = [
         measure("advantages, absolute error", given.gae, cases.advantage_error, given.seed),
         measure("categorical, relative error", given.distributions, cases.categorical_error, given.seed),
@@ -71,7 +75,7 @@ def main() -> int:
         ),
     ]
     machine = {"jax": jax.__version__, "backend": jax.default_backend(), "machine": platform.machine()}
-    print(json.dumps(machine | {"seed": given.seed, "rows": rows}, indent=2))
+    print(json.dumps(machine | vars(given) | {"rows": rows}, indent=2))
     return int(any(row["failures"] for row in rows))
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import oracles
-from ludus.compilation import compiler_options
+from ludus.compilation import compiler_options, jit
 from ludus.envs.base import Environment
 from ludus.envs.vector import VectorEnv
 from ludus.learning.algorithm import as_arrays
@@ -29,7 +29,7 @@ DISCRETE = Spec(OBSERVATION_SPACE, Discrete(3), NUM_ENVS)
 CONTINUOUS = Spec(OBSERVATION_SPACE, Box(-1.0, 1.0, (2,)), NUM_ENVS)
 
 advantages = jax.jit(generalized_advantages)
-update = jax.jit(PPO.update, compiler_options=compiler_options())
+update = jit(PPO.update, compiler_options(0))  # in haste, as for a short run
 
 
 def relative(got: Any, expected: Any) -> float:
@@ -262,15 +262,16 @@ class Wander(Environment):
         return obs, Step(obs, obs[0], obs[1] > 1.0)
 
 
-collect = jax.jit(compiled.collect, static_argnums=(1, 5, 6), compiler_options=compiler_options())
+begin = jit(compiled.begin, compiler_options(0), static=("env",))
+collect = jit(compiled.collect, compiler_options(0), static=("env", "num_steps", "whole_episodes"))
 
 
 def collected(algorithm: PPO, state: PPOState, seed: int = 0) -> Rollout:
     """Return the second rollout of a policy, so that it begins in the middle of episodes."""
     env = VectorEnv(Wander(state.network.spec == DISCRETE), NUM_ENVS, "wander", max_episode_steps=5)
     algorithm, policy = as_arrays(algorithm), algorithm.policy(state)
-    begin, *keys = jax.random.split(jax.random.key(seed), 9)
-    carry = compiled.begin(algorithm, env, policy, begin)
+    first, *keys = jax.random.split(jax.random.key(seed), 9)
+    carry = begin(algorithm, env, policy, first)
     for four in (keys[:4], keys[4:]):
         carry, rollout, _ = collect(algorithm, env, policy, carry, RolloutKeys(*four), NUM_STEPS, False)
     assert (rollout.steps.terminated | rollout.steps.truncated).any()

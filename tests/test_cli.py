@@ -92,11 +92,11 @@ def test_python_dash_m():
 def test_train_obeys_saves_and_says_what_it_reached(run, tmp_path):
     code, out, err = run(*CARTPOLE, "algorithm=ppo", "seed=7", "algorithm.learning_rate=1e-3", "run_dir=first")
     assert code == 0
-    assert re.match(r"256 steps, \d+ episodes, 16 updates .*\nreturn .* 100 episodes\nrun folder first\n$", out)
+    assert re.match(r"256 steps, \d+ episodes, 32 updates .*\nreturn .* 100 episodes\nrun folder first\n$", out)
     assert "preset CartPole-v1/ppo\n" in err
     assert "jax:CartPole-v1" in err
     saved = read_config("first")
-    assert (saved["env"], saved["seed"], saved["num_envs"], saved["total_steps"]) == ("jax:CartPole-v1", 7, 16, 256)
+    assert (saved["env"], saved["seed"], saved["num_envs"], saved["total_steps"]) == ("jax:CartPole-v1", 7, 8, 256)
     assert (saved["algorithm"]["learning_rate"], saved["algorithm"]["batch_size"]) == (1e-3, 64)
     assert {"config.yaml", "run.json", "metrics.jsonl", "policies"} <= {
         path.name for path in (tmp_path / "first").iterdir()
@@ -142,14 +142,16 @@ def test_a_single_value_with_m_is_a_plain_run(run, tmp_path):
 
 def test_ctrl_c_saves_prints_and_returns_130(tmp_path):
     words = ["train", "env=CartPole-v1", "total_steps=1e12", "run_dir=long", "-m", "seed=1,2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ludus", *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "ludus", *words]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "long" / "seed=1" / "metrics.jsonl"
-    while process.poll() is None and not (journal.exists() and journal.stat().st_size):
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    try:
+        while process.poll() is None and not (journal.exists() and journal.stat().st_size):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "stopped by interrupt\nrun folder long/seed=1\n" in out
     assert "Traceback" not in err

@@ -13,7 +13,7 @@ from ludus.types import LudusError, Spec
 
 PLAIN = "env=Acrobot-v1"  # has no preset
 
-# The second mission document's table, less batch_size: see docs/requirements.md, S1.14.
+# The PPO table of the second mission document, less batch_size, whose default differs (2048, not 64).
 DOCUMENTED = {
     "learning_rate": 3e-4,
     "clip_epsilon": 0.2,
@@ -137,7 +137,7 @@ def test_layers_are_defaults_then_preset_then_the_user():
     assert config.compose(["env=CartPole-v1", "preset=null"]).algorithm["epochs_per_update"] == 10
     tuned = config.compose(["env=CartPole-v1"])
     assert tuned.preset == "CartPole-v1/ppo"
-    assert (tuned.algorithm["epochs_per_update"], tuned.algorithm["gamma"]) == (4, 0.99)
+    assert (tuned.algorithm["epochs_per_update"], tuned.algorithm["gamma"]) == (8, 0.99)
     mine = config.compose(["env=CartPole-v1", "algorithm.epochs_per_update=5"])
     assert (mine.algorithm["epochs_per_update"], mine.algorithm["batch_size"]) == (5, 1024)
 
@@ -173,7 +173,7 @@ def test_another_budget_replaces_the_default_one():
 def test_build_gives_what_the_trainer_takes():
     parts = config.build(config.compose(["env=CartPole-v1", "env_options.gravity=12", "num_envs=4", "seed=5"]))
     assert parts.env == ludus.make_env("CartPole-v1", 4, gravity=12)
-    assert parts.algorithm == ludus.PPO(learning_rate=3e-3, batch_size=1024, minibatch_size=256, epochs_per_update=4)
+    assert parts.algorithm == ludus.PPO(learning_rate=3e-3, batch_size=1024, minibatch_size=256, epochs_per_update=8)
     ludus.Trainer(parts.algorithm, parts.env, **parts.options)
     assert parts.options["seed"] == 5
     assert set(parts.budget) == {"total_steps", "max_episodes", "max_seconds"}

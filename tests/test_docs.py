@@ -60,3 +60,18 @@ def test_links_to_files_exist():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_test_that_the_ppo_page_names_exists():
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "ppo.md").read_text()))
+    defined = {
+        name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert named and named <= defined
+
+
+def test_the_ppo_page_lists_every_metric():
+    from ludus.learning.ppo import METRICS
+
+    page = (ROOT / "docs" / "ppo.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(METRICS)

@@ -65,10 +65,17 @@ def test_a_recurrent_policy_keeps_its_memory_within_an_episode_and_loses_it_betw
         assert action == (cue > 0)
 
 
+def test_a_policy_trained_on_one_backend_plays_on_the_other():
+    policy = policy_for(ludus.make_env("jax:CartPole-v1", 4))
+    assert len(ludus.evaluate(policy, ludus.make_env("gym:CartPole-v1", 4), episodes=4).returns) == 4
+
+
 def test_what_does_not_fit_is_refused():
     env = ludus.make_env("CartPole-v1", 4)
     policy = policy_for(env)
     with pytest.raises(ludus.LudusError, match="episodes=0"):
         ludus.evaluate(policy, env, episodes=0)
+    with pytest.raises(ludus.LudusError, match="seed=-1"):
+        ludus.evaluate(policy, env, seed=-1)
     with pytest.raises(ludus.LudusError, match=r"its observation space .* is not the policy's"):
         ludus.evaluate(policy, ludus.make_env("Acrobot-v1", 4))

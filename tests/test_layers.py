@@ -24,7 +24,7 @@ ALLOWED = {
     "interrupt": set(),
     "compilation": set(),
     "envs": {"envs", *SHARED},
-    "rollout": {"rollout", "envs", *SHARED},
+    "rollout": {"rollout", "envs", "compilation", *SHARED},
     "networks": {"networks", *SHARED},
     "learning": {"learning", "networks", *SHARED},
     "tracking": {"tracking", *SHARED},

@@ -307,7 +307,8 @@ def test_bad_trainer_options_are_named(options, message):
 
 
 @pytest.mark.parametrize(
-    "budget", [{}, {"total_steps": 0}, {"total_steps": -1}, {"max_episodes": 0}, {"max_seconds": 0}]
+    "budget",
+    [{}, {"total_steps": 0}, {"total_steps": -1}, {"total_steps": 10**30}, {"max_episodes": 0}, {"max_seconds": 0}],
 )
 def test_a_budget_must_be_given_and_positive(budget):
     with pytest.raises(ludus.LudusError, match=next(iter(budget), "give total_steps, max_episodes or max_seconds")):

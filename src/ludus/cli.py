@@ -108,8 +108,7 @@ def _run(config: "TrainConfig") -> tuple[int, "TrainResult"]:
     with contextlib.closing(trainer.env):
         result = trainer.train(**budget)
     print(result, flush=True)
-    folder = trainer.record.folder
-    return INTERRUPTED if folder and folder.identity["status"] == "interrupted" else 0, result
+    return INTERRUPTED if result.stopped_by == "interrupt" else 0, result
 
 
 def _sweep(configs: dict[str, "TrainConfig"]) -> int:

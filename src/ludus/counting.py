@@ -34,8 +34,8 @@ class Budget(NamedTuple):
         if self.total_steps is None and self.max_episodes is None and self.max_seconds is None:
             raise LudusError("train: give total_steps, max_episodes or max_seconds")
         for name, value in self._asdict().items():
-            if value is not None and not value > 0:
-                raise LudusError(f"{name}={value}: must be greater than 0")
+            if value is not None and not 0 < value < UNLIMITED:
+                raise LudusError(f"{name}={value}: must be greater than 0 and less than 2**64")
         steps, episodes = (UNLIMITED if x is None else int(x) for x in (self.total_steps, self.max_episodes))
         return Counters(from_int(steps), from_int(episodes))
 

@@ -49,6 +49,8 @@ def evaluate(policy: Policy, env: Any, episodes: int = 100, seed: int = 0) -> Ev
     """
     if not isinstance(episodes, int) or episodes < 1:
         raise LudusError(f"episodes={episodes}: must be an integer of at least 1")
+    if not isinstance(seed, int) or seed < 0:
+        raise LudusError(f"seed={seed}: must be an integer of at least 0")
     for name in ("observation_space", "action_space"):
         if getattr(env, name) != getattr(policy.spec, name):
             raise LudusError(

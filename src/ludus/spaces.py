@@ -36,11 +36,16 @@ class Box:
     shape: tuple[int, ...]
     dtype: str = "float32"
 
+    def __post_init__(self) -> None:
+        """Round the bounds to float32, as environments do: equal spaces compare equal wherever they come from."""
+        object.__setattr__(self, "low", _compact(np.asarray(self.low)))
+        object.__setattr__(self, "high", _compact(np.asarray(self.high)))
+
     @classmethod
     def from_arrays(cls, low: np.ndarray, high: np.ndarray, dtype: str = "float32") -> "Box":
         """Build a box from bound arrays; bounds that are equal everywhere are kept as one number."""
         low, high = np.broadcast_arrays(low, high)
-        return cls(_compact(low), _compact(high), low.shape, dtype)
+        return cls(tuple(low.ravel().tolist()), tuple(high.ravel().tolist()), low.shape, dtype)
 
     @property
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
@@ -62,7 +67,8 @@ Space = Discrete | Box
 
 
 def _compact(bound: np.ndarray) -> Bound:
-    flat = np.asarray(bound, np.float64).ravel()
+    with np.errstate(over="ignore"):  # a bound beyond float32 is no bound
+        flat = np.asarray(bound, np.float32).ravel()
     if flat.size and (flat == flat[0]).all():
         return float(flat[0])
     return tuple(float(entry) for entry in flat)

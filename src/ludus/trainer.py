@@ -4,6 +4,7 @@ The outer loop (record, evaluate, stop) is the same text for both kinds of envir
 """
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ludus import __version__, counting
-from ludus.compilation import compiler_options, enable_compilation_cache
+from ludus.compilation import Options, compiler_options, enable_compilation_cache
 from ludus.counting import Budget, Counters
 from ludus.evaluation import Evaluation, evaluate_state
 from ludus.interrupt import Interrupt
@@ -43,6 +44,7 @@ class Plan(NamedTuple):
     env: Any
     num_steps: int
     whole_episodes: bool
+    options: Options
 
 
 class Context(NamedTuple):
@@ -87,7 +89,6 @@ class TrainResult:
         )
 
 
-@partial(jax.jit, donate_argnames="learner")
 def _learn(
     context: Context, learner: Any, counters: Counters, rollout: Rollout, stats: EpisodeStats, key: jax.Array
 ) -> tuple[Any, Counters, dict[str, jax.Array]]:
@@ -111,7 +112,8 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
     carry, rollout, stats = runner(plan.env).collect(
         context.algorithm, plan.env, policy, state.carry, keys["rollout"], plan.num_steps, plan.whole_episodes
     )
-    learner, counters, row = _learn(context, state.learner, state.counters, rollout, stats, keys["update"])
+    learn = runner(plan.env).compile_update(_learn, plan.options, donate=("learner",))
+    learner, counters, row = learn(context, state.learner, state.counters, rollout, stats, keys["update"])
     healthy = row["fault"] == 0
     carry = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), carry, state.carry)
     return TrainState(learner, carry, state.iteration + healthy, counters), row
@@ -155,12 +157,11 @@ class Trainer:
         self.algorithm, self.env, self.seed, self.collect = algorithm, env, seed, collect
         self.eval_frequency, self.eval_episodes = eval_frequency, eval_episodes
         self.runner = runner(env)
-        self.options = compiler_options()
         self.record = Recorder(run_dir, verbose)
         self._arrays = as_arrays(algorithm)
-        plan = Plan(env, algorithm.rollout_length(env.num_envs), collect == "episodes")
-        self._repeat = self.runner.repeat(iteration, plan, CAPACITY, self.options)
         self._state: TrainState | None = None
+        self._repeat: Any = None
+        self.options: Options = ()
 
     @property
     def state(self) -> TrainState:
@@ -187,6 +188,7 @@ class Trainer:
         """
         budget = Budget(total_steps, max_episodes, max_seconds)
         context = Context(self._arrays, self._keys(), budget.limits())
+        self._loop(budget)
         record = self.record
         record.begin(self._config(budget), self._identity())
         record.console.say(f"{self.env.id} · {self.env.num_envs} environments · seed {self.seed} · {jax.devices()[0]}")
@@ -198,6 +200,7 @@ class Trainer:
                 stopped_by = self._run(context, budget, interrupt)
                 if not interrupt.requested:
                     evaluation = self._evaluate_and_record(FINAL_EPISODES)
+                stopped_by = "interrupt" if interrupt.requested else stopped_by
         except BaseException as error:
             self._save()
             record.end("failed", f"{type(error).__name__}: {error}")
@@ -207,6 +210,15 @@ class Trainer:
         self._save()
         record.end("interrupted" if interrupt.requested else "finished", stopped_by)
         return self._result(stopped_by, evaluation)
+
+    def _loop(self, budget: Budget) -> Any:
+        """Return the compiled loop; how it is compiled is settled by the first budget and kept from then on."""
+        if self._repeat is None:
+            self.options = compiler_options(self.algorithm.work(self.spec, budget.total_steps))
+            num_steps = self.algorithm.rollout_length(self.env.num_envs)
+            plan = Plan(self.env, num_steps, self.collect == "episodes", self.options)
+            self._repeat = self.runner.repeat(iteration, plan, CAPACITY, self.options)
+        return self._repeat
 
     def _run(self, context: Context, budget: Budget, interrupt: Interrupt) -> str:
         """Run chunks until something ends the run; return what it was."""
@@ -264,8 +276,8 @@ class Trainer:
         rollout = RolloutKeys(*(stream(self.seed, f"rollout {name}") for name in RolloutKeys._fields))
         return {"rollout": rollout, "update": stream(self.seed, "update")}
 
-    def _initial_state(self, learner: Any) -> TrainState:
-        carry = self.runner.begin(self._arrays, self.env, self.algorithm.policy(learner), stream(self.seed, "begin"))
+    def _initial_state(self, learner: Any, begin: Callable) -> TrainState:
+        carry = begin(self._arrays, self.env, self.algorithm.policy(learner), stream(self.seed, "begin"))
         counters = Counters(counting.from_int(0), counting.from_int(0))
         return TrainState(learner, carry, np.int32(0), counters)
 
@@ -274,7 +286,7 @@ class Trainer:
         learner = self.algorithm.init(stream(self.seed, "init"), self.spec)
 
         def start() -> TrainState:
-            state = self._initial_state(learner)
+            state = self._initial_state(learner, self.runner.start)
             policy = self.algorithm.policy(learner)
             evaluate_state(self._arrays, policy, self.env, stream(self.seed, "evaluation"), 0, FINAL_EPISODES)
             return state
@@ -282,7 +294,7 @@ class Trainer:
         with ThreadPoolExecutor(1) as pool:
             started = pool.submit(start)
             if context is not None:
-                self._repeat.prepare(context, partial(self._initial_state, learner))
+                self._repeat.prepare(context, partial(self._initial_state, learner, self.runner.begin))
             self._state = started.result()
         return self._state
 
@@ -305,7 +317,7 @@ class Trainer:
             "seed": self.seed,
             "versions": {"ludus": __version__, "jax": jax.__version__, "numpy": np.__version__},
             "devices": [str(device) for device in jax.devices()],
-            "compiler_options": self.options,
+            "compiler_options": dict(self.options),
         }
 
 

@@ -127,6 +127,8 @@ def test_time_limits_truncate():
         ("CartPole-v1", {"gravitation": 3}, "jax:CartPole-v1 does not take them"),
         ("gym:CartPole-v1", {"gravitation": 3}, "does not take them"),
         ("CartPole-v1", {"max_episode_steps": 0}, "env_options.max_episode_steps=0: must be an integer of at least 1"),
+        ("CartPole-v1", {"gravity": "abc"}, "env_options.gravity='abc': must be a finite number (its default is 9.8)"),
+        ("CartPole-v1", {"gravity": [1]}, "env_options.gravity=[1]: must be a finite number"),
         (3, {}, "env=3: must be an id"),
         ("Blackjack-v1", {}, "observation space Tuple"),
         ("Taxi-v9", {}, "env=Taxi-v9: no such environment"),

@@ -1,7 +1,9 @@
 """Environments by name: a prefix picks the library; without one, the fastest backend that is faithful to the id."""
 
 import difflib
+import math
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ludus.envs.base import Environment, HostEnv
@@ -67,7 +69,19 @@ def _vector(make: Callable[..., Environment], num_envs: int, id: str, options: d
     limit = options.get("max_episode_steps")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise LudusError(f"env_options.max_episode_steps={limit}: must be an integer of at least 1")
-    return VectorEnv(make(**rest), num_envs, id, limit, tuple(options.items()))
+    env = make(**rest)
+    _check_options(env, rest)
+    return VectorEnv(env, num_envs, id, limit, tuple(options.items()))
+
+
+def _check_options(env: Environment, options: dict[str, Any]) -> None:
+    """Refuse a value of another type than the environment's own default has, before anything is traced with it."""
+    defaults = {field.name: field.default for field in fields(env)} if is_dataclass(env) else {}
+    for name, value in options.items():
+        default = defaults.get(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(default, float) and not (number and math.isfinite(value)):
+            raise LudusError(f"env_options.{name}={value!r}: must be a finite number (its default is {default})")
 
 
 def _from_object(env: Any, num_envs: int, options: dict[str, Any], name: str | None) -> VectorEnv | HostEnv:

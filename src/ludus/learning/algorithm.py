@@ -58,6 +58,10 @@ class Algorithm(Protocol):
         """Return how many steps each environment contributes to one update."""
         ...
 
+    def work(self, spec: Spec, total_steps: int | None) -> float:
+        """Return roughly how many floating-point operations learning from so many steps takes; None: endless."""
+        ...
+
     def validate(self, spec: Spec) -> None:
         """Raise LudusError if this algorithm cannot learn in such an environment; nothing has been compiled yet."""
         ...

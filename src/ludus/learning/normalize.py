@@ -64,6 +64,7 @@ def location_and_scale(stats: RunningStatistics | None) -> tuple[Any, Any]:
 def standardize(x: jax.Array, weight: jax.Array) -> jax.Array:
     """Shift and scale one minibatch to mean 0 and deviation 1 under weights that sum to one; zeros if all are equal."""
     x = x - jnp.sum(weight * x)
+    x = x - jnp.sum(weight * x)  # twice: else the rounding of the mean of equal numbers becomes a deviation of 1
     return x / (jnp.sqrt(jnp.sum(weight * jnp.square(x))) + 1e-8)
 
 

@@ -166,6 +166,12 @@ class PPO:
         """Steps that each environment contributes to one update."""
         return self.batch_size // num_envs
 
+    def work(self, spec: Spec, total_steps: int | None) -> float:
+        """Two for each parameter and sample forwards, four backwards, in every epoch."""
+        if total_steps is None:
+            return np.inf
+        return 6.0 * network_for(self.network, spec).size * self.epochs_per_update * total_steps
+
     def validate(self, spec: Spec) -> None:
         """Refuse what cannot work, before anything is compiled."""
         for name, space in (("observation", spec.observation_space), ("action", spec.action_space)):
@@ -223,8 +229,8 @@ class PPO:
         rewards, discounted, reward = self._scale_rewards(state, steps)
         estimates = self._estimate(state, steps._replace(reward=reward), rollout.memory)
         samples = _samples(state, steps, estimates, rollout.memory)
-        learning_rate = self.learning_rate * (1.0 - rollout.progress if self.anneal_learning_rate else 1.0)
-        learner, metrics = self._epochs(state, samples, key, learning_rate)
+        annealing = 1.0 - rollout.progress if self.anneal_learning_rate else 1.0
+        learner, metrics = self._epochs(state, samples, key, annealing)
         observations = state.observations and update_statistics(state.observations, steps.obs, steps.valid)
         new = PPOState(
             learner.parameters, learner.optimizer, observations, estimates.returns, rewards, discounted, state.network
@@ -235,10 +241,11 @@ class PPO:
             action=steps.extras,
             loss=metrics["total_loss"],
             gradient=metrics["gradient_norm"],
-            parameter=learner.parameters,
+            parameter=new,
         )
         new = jax.tree.map(lambda new, old: jnp.where(fault == 0, new, old), new, state)
         explained = explained_variance(estimates.value, estimates.target, steps.valid)
+        learning_rate = jnp.asarray(self.learning_rate * annealing)
         return new, metrics | {"fault": fault, "explained_variance": explained, "learning_rate": learning_rate}
 
     def _scale_rewards(self, state: PPOState, steps: Transition) -> tuple[Any, jax.Array, jax.Array]:
@@ -271,7 +278,7 @@ class PPO:
         mean, scale = location_and_scale(jax.tree.map(lambda a, b: jnp.where(is_first, a, b), returns, state.returns))
         return Estimates(values[0], advantage, (target - mean) / scale, returns)
 
-    def _epochs(self, state: PPOState, samples: Samples, key: jax.Array, learning_rate: Any) -> tuple[Learner, Any]:
+    def _epochs(self, state: PPOState, samples: Samples, key: jax.Array, annealing: Any) -> tuple[Learner, Any]:
         """Run every minibatch of every epoch; metrics are means over the gradient steps that were made."""
         rows, transitions = len(samples.advantage), samples.advantage.size
         has_data = None if samples.weight is None else samples.weight.reshape(rows, -1).any(axis=1)
@@ -283,7 +290,7 @@ class PPO:
             return learner.stopped | (False if part.weight is None else ~part.weight.any())
 
         learner, steps = scan_minibatches(
-            partial(self._step, state.network, learning_rate),
+            partial(self._step, state.network, annealing),
             Learner(state.parameters, state.optimizer, jnp.asarray(False)),
             samples,
             indices,
@@ -295,7 +302,7 @@ class PPO:
         metrics["total_loss"] = self._total(metrics["policy_loss"], metrics["value_loss"], metrics["entropy"])
         return learner, metrics | {"updates": totals[-2].astype(jnp.int32)}
 
-    def _step(self, network: Network, learning_rate: Any, learner: Learner, part: Samples) -> tuple[Learner, jax.Array]:
+    def _step(self, network: Network, annealing: Any, learner: Learner, part: Samples) -> tuple[Learner, jax.Array]:
         """One gradient step on one minibatch."""
         weight = jnp.ones_like(part.advantage) if part.weight is None else part.weight
         weight = weight / weight.sum()
@@ -306,21 +313,21 @@ class PPO:
         )
         norm = jnp.sqrt(jnp.sum(jnp.square(gradient)))
         gradient = gradient * jnp.minimum(1.0, self.max_grad_norm / (norm + 1e-8))
-        new = Learner(*self._descend(network, learning_rate, learner, gradient), learner.stopped)
+        new = Learner(*self._descend(network, annealing, learner, gradient), learner.stopped)
         if self.target_kl is not None:
             stopped = terms[STEP_METRICS.index("approx_kl")] > 1.5 * self.target_kl
             new = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), new, learner)._replace(stopped=stopped)
         return new, jnp.concatenate([terms, jnp.stack([norm, 1.0 - new.stopped, 1.0])])
 
-    def _descend(self, network: Network, learning_rate: Any, learner: Learner, gradient: jax.Array) -> tuple[Any, Any]:
+    def _descend(self, network: Network, annealing: Any, learner: Learner, gradient: jax.Array) -> tuple[Any, Any]:
         if self.optimizer is None:
             direction, optimizer = ADAM.update(gradient, learner.optimizer)
-            return learner.parameters - learning_rate * direction, optimizer
+            return learner.parameters - self.learning_rate * annealing * direction, optimizer
         # The user's transformation sees the tree that the module holds, so masks by name work. It has its own step
         # size; annealing still applies to it.
         tree = network.unravel(learner.parameters)
         change, optimizer = self.optimizer.update(network.unravel(gradient), learner.optimizer, tree)
-        return learner.parameters + learning_rate / self.learning_rate * network.ravel(change), optimizer
+        return learner.parameters + annealing * network.ravel(change), optimizer
 
     def _loss(self, parameters: jax.Array, network: Network, part: Samples) -> tuple[jax.Array, jax.Array]:
         """L = -L_clip + c1 L_value - c2 H (eq. 9, as a loss); weights sum to one over the whole minibatch."""
@@ -328,6 +335,8 @@ class PPO:
         features = _features(module, part)
         distribution, value = module.actor(features), module.critic(features)
         log_ratio = distribution.log_prob(part.action) - part.log_prob
+        # Padding has weight 0, but the ratio of a blank row may overflow, and 0 times infinity is not 0.
+        log_ratio = jnp.where(part.weight > 0, log_ratio, 0.0)
         ratio = jnp.exp(log_ratio)
         terms = jnp.stack(
             [

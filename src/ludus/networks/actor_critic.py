@@ -149,7 +149,7 @@ class GRU:
         """Refuse what cannot be built."""
         _check_torso(self)
         if self.memory_size < 1:
-            raise LudusError(f"network.memory_size={self.memory_size}: must be at least 1")
+            raise LudusError(f"algorithm.network.memory_size={self.memory_size}: must be at least 1")
 
     def __call__(self, spec: Spec, rngs: nnx.Rngs) -> ActorCritic:
         """Build the network."""
@@ -164,6 +164,8 @@ NetworkBuilder = Callable[[Spec, nnx.Rngs], ActorCritic]
 def _check_torso(config: MLP | GRU) -> None:
     object.__setattr__(config, "hidden_sizes", tuple(config.hidden_sizes))  # a list from a config file is welcome
     if not all(isinstance(size, int) and size > 0 for size in config.hidden_sizes):
-        raise LudusError(f"network.hidden_sizes={list(config.hidden_sizes)}: every size must be a positive integer")
+        raise LudusError(
+            f"algorithm.network.hidden_sizes={list(config.hidden_sizes)}: every size must be a positive integer"
+        )
     if config.activation not in ACTIVATIONS:
-        raise LudusError(f"network.activation={config.activation!r}: must be one of {', '.join(ACTIVATIONS)}")
+        raise LudusError(f"algorithm.network.activation={config.activation!r}: must be one of {', '.join(ACTIVATIONS)}")

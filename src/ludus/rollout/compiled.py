@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ludus.compilation import Options, compiler_options, jit
 from ludus.envs.vector import Draw, VectorEnv, VectorState
 from ludus.rows import Layout, choose_rows
 from ludus.seeding import spread
@@ -23,7 +24,6 @@ class Carry(NamedTuple):
     memory: Any
 
 
-@partial(jax.jit, static_argnames="env")
 def begin(algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array) -> Carry:
     """Start every environment from its own key."""
     keys = spread(key, (env.num_envs,))
@@ -84,8 +84,19 @@ def episode_stats(steps: Transition, episode_return: jax.Array, episode_length: 
     )
 
 
-@partial(jax.jit, static_argnames=("env", "lanes", "max_steps"))
-def _play(algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array, episodes: jax.Array, lanes: int, max_steps: int):
+def start(algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array) -> Carry:
+    """Run `begin` as a program of its own."""
+    return jit(begin, compiler_options(0), static=("env",))(algorithm, env, policy, key)
+
+
+def compile_update(update: Callable, options: Options, donate: tuple[str, ...]) -> Callable:
+    """Return `update` as it is: the loop around it is compiled as a whole."""
+    return update
+
+
+def _play(
+    algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array, episodes: jax.Array, lanes: int, max_steps: int
+) -> tuple[jax.Array, jax.Array]:
     """One greedy episode in each of `lanes` copies, of which the first `episodes` count; no transition is kept."""
     start_key, step_key = jax.random.split(key)
     env = env.remake(lanes)
@@ -120,7 +131,8 @@ def play(
     `lanes` is the size of the compiled program: fewer episodes than lanes reuse it.
     """
     lanes = max(lanes or 0, episodes)
-    returns, lengths = _play(algorithm, env, policy, key, np.int32(episodes), lanes, max_steps)
+    program = jit(_play, compiler_options(0), static=("env", "lanes", "max_steps"))
+    returns, lengths = program(algorithm, env, policy, key, np.int32(episodes), lanes, max_steps)
     return np.asarray(returns)[:episodes], np.asarray(lengths)[:episodes]
 
 
@@ -131,12 +143,12 @@ class Repeat:
     early when a row says `halt`.
     """
 
-    def __init__(self, body: Body, plan: Any, capacity: int, options: dict[str, Any]):
+    def __init__(self, body: Body, plan: Any, capacity: int, options: Options):
         """Compile nothing yet: `options` are the compiler's."""
         # Jitted so that it is traced once, though its shapes are asked for before it is called.
         self.body, self.capacity = jax.jit(partial(body, plan)), capacity
         self.programs: dict[Any, tuple[Any, Layout]] = {}
-        self.jitted = jax.jit(self._loop, donate_argnums=1, compiler_options=options)
+        self.jitted = jax.jit(self._loop, donate_argnums=1, compiler_options=dict(options))
 
     def prepare(self, context: Any, make_state: Callable[[], Any]) -> None:
         """Compile for the state that `make_state` would return; only its shapes are asked for."""
@@ -175,13 +187,9 @@ class Repeat:
 
 
 @lru_cache(maxsize=16)
-def _shared(body: Body, plan: Any, capacity: int, options: tuple) -> Repeat:
-    return Repeat(body, plan, capacity, dict(options))
-
-
-def repeat(body: Body, plan: Any, capacity: int, options: dict[str, Any]) -> Repeat:
+def repeat(body: Body, plan: Any, capacity: int, options: Options) -> Repeat:
     """Return the loop of a plan; equal plans share one, and with it what was compiled."""
-    return _shared(body, plan, capacity, tuple(options.items()))
+    return Repeat(body, plan, capacity, options)
 
 
 def _as_rows(row: dict[str, jax.Array]) -> dict[str, jax.Array]:

@@ -1,13 +1,14 @@
 """Rollouts of host environments: a Python loop into arrays that are moved to the device once."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ludus.compilation import Options, jit
 from ludus.envs.base import HostEnv
 from ludus.rows import Layout, choose_rows
 from ludus.types import EpisodeStats, Mode, Rollout, RolloutKeys, Transition
@@ -44,24 +45,31 @@ def begin(algorithm: Any, env: HostEnv, policy: Any, key: jax.Array) -> Carry:
     return Carry(HostState(obs, np.zeros(n, np.float32), np.zeros(n, np.int32)), algorithm.initial_memory(policy, n))
 
 
-@lru_cache(maxsize=64)
-def _actor(mode: Mode) -> Callable:
-    """Return the compiled act of one step; it reads its row of noise itself and answers in one packed matrix."""
-
-    @jax.jit
-    def act(algorithm: Any, policy: Any, memory: Any, obs: Any, ended: Any, noise: Any, t: Any) -> tuple[Any, Any]:
-        if jax.tree.leaves(memory):
-            memory = choose_rows(ended, algorithm.initial_memory(policy, len(obs)), memory)
-        row = None if noise is None else jax.tree.map(lambda x: x[t], noise)
-        memory, action, extras = algorithm.act(policy, memory, obs, row, mode)
-        return memory, Layout((action, extras)).pack((action, extras))[0]
-
-    return act
+@partial(jax.jit, static_argnames=("mode",))
+def _act(
+    algorithm: Any, policy: Any, memory: Any, obs: Any, ended: Any, noise: Any, t: Any, mode: Mode
+) -> tuple[Any, jax.Array]:
+    """Act for one step; it reads its row of noise itself and answers in one packed matrix."""
+    if jax.tree.leaves(memory):
+        memory = choose_rows(ended, algorithm.initial_memory(policy, len(obs)), memory)
+    row = None if noise is None else jax.tree.map(lambda x: x[t], noise)
+    memory, action, extras = algorithm.act(policy, memory, obs, row, mode)
+    return memory, Layout((action, extras)).pack((action, extras))[0]
 
 
 @partial(jax.jit, static_argnames=("shape",))
 def _noise(algorithm: Any, policy: Any, key: jax.Array, shape: tuple[int, int]) -> Any:
     return algorithm.noise(policy, key, shape)
+
+
+def start(algorithm: Any, env: HostEnv, policy: Any, key: jax.Array) -> Carry:
+    """Run `begin`."""
+    return begin(algorithm, env, policy, key)
+
+
+def compile_update(update: Callable, options: Options, donate: tuple[str, ...]) -> Callable:
+    """Return `update` compiled: here it is a program of its own."""
+    return jit(update, options, donate=donate)
 
 
 def _layout(algorithm: Any, policy: Any, memory: Any, obs: Any, noise: Any, mode: Mode) -> Layout:
@@ -82,7 +90,6 @@ def collect(
     (obs, episode_return, episode_length), start_memory = carry
     noise = _noise(algorithm, policy, keys.noise, (num_steps, n))
     layout = _layout(algorithm, policy, start_memory, obs, noise, "explore")
-    act = _actor("explore")
     rows = np.empty((num_steps, n, layout.width), np.float32)
     # Fresh arrays for each rollout: the device may keep using the last ones without a copy.
     steps = Transition(
@@ -99,7 +106,7 @@ def collect(
     memory, ended, valid = start_memory, np.zeros(n, bool), np.ones(n, bool)
     for t in range(num_steps):
         steps.obs[t] = obs
-        memory, packed = act(algorithm, policy, memory, obs, ended, noise, np.int32(t))
+        memory, packed = _act(algorithm, policy, memory, obs, ended, noise, np.int32(t), "explore")
         rows[t] = packed
         outcome = env.step(layout.unpack([rows[t]])[0])
         truncated = outcome.truncated
@@ -145,8 +152,8 @@ def play(
         return np.zeros(0, np.float32), np.zeros(0, np.int32)
     n = min(episodes, env.num_envs)
     separate = env.remake(n)
-    act = _actor("greedy")
     returns, lengths = np.zeros(episodes, np.float32), np.zeros(episodes, np.int32)
+    kept = np.zeros(n, bool)  # no memory is cleared on the way: each lane plays one episode
     try:
         for first in range(0, episodes, n):
             count = min(n, episodes - first)
@@ -155,7 +162,7 @@ def play(
             memory, active, t = algorithm.initial_memory(policy, n), np.arange(n) < count, 0
             layout = _layout(algorithm, policy, memory, obs, None, "greedy")
             while active.any() and t < max_steps:
-                memory, packed = act(algorithm, policy, memory, obs, np.zeros(n, bool), None, np.int32(0))
+                memory, packed = _act(algorithm, policy, memory, obs, kept, None, np.int32(0), "greedy")
                 outcome = separate.step(layout.unpack([np.asarray(packed)])[0])
                 part = slice(first, first + count)
                 returns[part] += np.where(active, outcome.reward, 0)[:count]
@@ -187,6 +194,6 @@ class Repeat:
         return state, {name: np.asarray([x]) for name, x in jax.device_get(row).items()}
 
 
-def repeat(body: Body, plan: Any, capacity: int, options: dict[str, Any]) -> Repeat:
+def repeat(body: Body, plan: Any, capacity: int, options: Options) -> Repeat:
     """Return the loop of a plan."""
     return Repeat(body, plan)
