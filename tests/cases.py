@@ -201,14 +201,15 @@ def update_errors(algorithm: PPO, state: PPOState, rollout: Rollout, key: jax.Ar
 
 
 NORMALIZED = {"normalize_observations": True, "normalize_rewards": True, "normalize_returns": True}
-VALUE_CLIPPING = {"value_clip_epsilon": 0.1}
+VALUE_CLIPPING = {"value_clip_epsilon": 0.01}
 SEVERAL = {"epochs_per_update": 2, "minibatch_size": 8}
 RECURRENT = {"network": GRU(4, (5,)), "epochs_per_update": 2, "minibatch_size": 16, "accumulation_steps": 2}
 UPDATE_CASES: dict[str, tuple[Spec, dict[str, Any]]] = {
     "discrete": (DISCRETE, {}),
     "continuous": (CONTINUOUS, {}),
-    "discrete, normalised, value clipping": (DISCRETE, NORMALIZED | VALUE_CLIPPING),
+    "discrete, normalised": (DISCRETE, NORMALIZED | VALUE_CLIPPING),
     "discrete, several minibatches": (DISCRETE, SEVERAL),
+    "discrete, several minibatches, value clipping": (DISCRETE, NORMALIZED | VALUE_CLIPPING | SEVERAL),
     "continuous, normalised, several minibatches": (CONTINUOUS, NORMALIZED | SEVERAL),
     "recurrent": (DISCRETE, RECURRENT),
 }
