@@ -195,6 +195,8 @@ class Update:
     mu: Array
     nu: Array
     metrics: dict[str, float]
+    margin: float
+    """How close any sample came to the edge of a clip, where the loss has two slopes."""
     observations: Statistics | None
     returns: Statistics | None
     rewards: Statistics | None
@@ -256,18 +258,21 @@ class PPOReference:
             used = old if old.count else self.returns  # the first rollout is measured by its own statistics
             self.target = (self.target - used.mean) / used.deviation
 
+    def evaluated(self, theta: Array) -> tuple[Array, Array, Array]:
+        """Log-probability of each action taken, entropy and value, all `[T, B]`."""
+        features, _ = self.model.through_time(theta, self.memory, self.obs, self.ended)
+        policy, log_std, value = self.model.outputs(theta, features)
+        if log_std is not None:
+            log_prob = gaussian_log_prob(policy, log_std, self.action)
+            return log_prob, np.broadcast_to(gaussian_entropy(log_std), log_prob.shape), value
+        log_probabilities = categorical_log_probabilities(policy)
+        log_prob = np.take_along_axis(log_probabilities, self.action[..., None], -1)[..., 0]
+        return log_prob, categorical_entropy(policy), value
+
     def losses(self, theta: Array, weight: Array) -> dict[str, float]:
         """Every term of the loss, and the total, over the rows of one minibatch."""
         algorithm = self.algorithm
-        features, _ = self.model.through_time(theta, self.memory, self.obs, self.ended)
-        policy, log_std, value = self.model.outputs(theta, features)
-        if log_std is None:
-            log_prob = np.take_along_axis(categorical_log_probabilities(policy), self.action[..., None], -1)[..., 0]
-            entropy = categorical_entropy(policy)
-        else:
-            log_prob = gaussian_log_prob(policy, log_std, self.action)
-            entropy = np.broadcast_to(gaussian_entropy(log_std), log_prob.shape)
-
+        log_prob, entropy, value = self.evaluated(theta)
         rows = weight > 0
         log_ratio = (log_prob - self.old_log_prob)[rows]
         ratio = np.exp(log_ratio)
@@ -285,6 +290,20 @@ class PPOReference:
         total = terms["policy_loss"] + algorithm.value_coef * terms["value_loss"]
         return terms | {"total_loss": total - algorithm.entropy_coef * terms["entropy"]}
 
+    def margin(self, theta: Array, weight: Array) -> float:
+        """Distance of the nearest sample of a minibatch to an edge of a clip, where the loss has two slopes."""
+        log_prob, _, value = (x[weight > 0] for x in self.evaluated(theta))
+        ratio = np.exp(log_prob - self.old_log_prob[weight > 0])
+        distances = [np.abs(np.abs(ratio - 1) - self.algorithm.clip_epsilon)]
+        epsilon = self.algorithm.value_clip_epsilon
+        if epsilon is not None:
+            old, target = self.value[weight > 0], self.target[weight > 0]
+            is_outside = np.abs(value - old) > epsilon
+            kept = np.clip(value, old - epsilon, old + epsilon)
+            distances.append(np.abs(np.abs(value - old) - epsilon))
+            distances.append(np.abs(np.abs(value - target) - np.abs(kept - target))[is_outside])
+        return float(np.concatenate(distances).min())
+
     def gradient(self, theta: Array, weight: Array, step: float = 1e-6) -> Array:
         """Central differences of the total loss, parameter by parameter."""
         result = np.zeros_like(theta)
@@ -301,9 +320,9 @@ class PPOReference:
         optimizer = self.state.optimizer
         mu, nu, count = np.asarray(optimizer.mu, np.float64), np.asarray(optimizer.nu, np.float64), int(optimizer.count)
         seen: list[dict[str, float]] = []
-        updates = 0
+        updates, margin = 0, np.inf
         for weight in minibatches:
-            terms = self.losses(theta, weight)
+            terms, margin = self.losses(theta, weight), min(margin, self.margin(theta, weight))
             gradient = self.gradient(theta, weight)
             norm = np.linalg.norm(gradient)
             seen.append(terms | {"gradient_norm": norm})
@@ -319,4 +338,4 @@ class PPOReference:
         metrics |= {"explained_variance": 1 - error.var() / target.var(), "learning_rate": self.learning_rate}
         observations = self.state.observations
         observations = observations and Statistics.of(observations).after(self.raw_obs[self.valid])
-        return Update(theta, mu, nu, metrics, observations, self.returns, self.rewards, self.discounted)
+        return Update(theta, mu, nu, metrics, margin, observations, self.returns, self.rewards, self.discounted)

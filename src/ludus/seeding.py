@@ -17,7 +17,7 @@ IMPLEMENTATION = "threefry2x32"
 def stream(seed: int, purpose: str) -> jax.Array:
     """Return the root key of one purpose of a run, such as "init" or "rollout"."""
     words = np.random.SeedSequence([seed, zlib.crc32(purpose.encode())]).generate_state(2)
-    return jax.random.wrap_key_data(jnp.asarray(words), impl=IMPLEMENTATION)
+    return jax.random.wrap_key_data(jax.device_put(words), impl=IMPLEMENTATION)
 
 
 def host_seeds(seed: int, purpose: str, count: int, start: int = 0) -> list[int]:

@@ -76,7 +76,7 @@ def test_a_whole_update_equals_float64_numpy(case):
 
 @pytest.mark.requirement("S3.36")
 def test_an_update_that_stops_early_equals_float64_numpy():
-    algorithm = small_ppo(**SEVERAL, learning_rate=0.02, target_kl=0.01)
+    algorithm = small_ppo(**SEVERAL, learning_rate=0.04, target_kl=0.01)
     state, rollout = fixed_case(algorithm, spread=0.0)
     assert max(update_errors(algorithm, state, rollout, KEY).values()) <= 1e-5
 
@@ -88,6 +88,17 @@ def test_two_updates_in_a_row_equal_float64_numpy():
     state, _ = learn(algorithm, state, rollout)
     errors = update_errors(algorithm, state, random_rollout(state, np.random.default_rng(1)), KEY)
     assert max(errors.values()) <= 1e-5, errors
+
+
+@pytest.mark.requirement("S3.8")
+def test_values_are_clipped_around_those_from_before_the_update():
+    algorithm = small_ppo(**NORMALIZED, **VALUE_CLIPPING, **SEVERAL, learning_rate=0.01)
+    state, rollout = fixed_case(algorithm)
+    errors = update_errors(algorithm, state, rollout, KEY)
+    assert max(errors.values()) <= 1e-5, errors
+    free = dataclasses.replace(algorithm, value_clip_epsilon=1e9)
+    held, moved = (learn(each, state, rollout)[0].parameters for each in (algorithm, free))
+    assert np.abs(held - moved).max() > 1e-3
 
 
 def test_a_scaled_reward_is_clipped_at_ten_deviations():
@@ -299,12 +310,12 @@ def test_annealing_takes_the_step_size_linearly_to_zero():
 
 @pytest.mark.requirement("S3.36")
 def test_a_large_kl_stops_the_update_and_freezes_parameters_and_optimiser():
-    algorithm = small_ppo(**SEVERAL, learning_rate=0.02, target_kl=0.01)
+    algorithm = small_ppo(**SEVERAL, learning_rate=0.04, target_kl=0.01)
     state, rollout = fixed_case(algorithm, spread=0.0)
     new, metrics = learn(algorithm, state, rollout)
     made = int(metrics["updates"])
     assert 0 < made < len(minibatch_weights(algorithm, rollout, KEY)) and new.optimizer.count == made
-    free = small_ppo(**SEVERAL, learning_rate=0.02)
+    free = small_ppo(**SEVERAL, learning_rate=0.04)
     expected = oracles.PPOReference(free, state, rollout).update(minibatch_weights(free, rollout, KEY)[:made])
     np.testing.assert_allclose(new.parameters, expected.parameters, atol=1e-5)
     last = oracles.PPOReference(free, state, rollout).losses(
@@ -447,6 +458,13 @@ def test_a_network_of_the_users_own_learns_like_any_other():
     assert metrics["fault"] == 0
     for leaf in jax.tree.leaves(state.network.unravel(new.parameters - state.parameters)):
         assert leaf.any()
+
+
+@pytest.mark.parametrize("name", ["observations", "returns", "rewards"])
+def test_each_kind_of_normalisation_keeps_its_own_statistics(name):
+    state = small_ppo(**{f"normalize_{name}": True}).init(KEY, DISCRETE)
+    kept = {kind for kind in ("observations", "returns", "rewards") if getattr(state, kind) is not None}
+    assert kept == {name}
 
 
 def test_discrete_observations_are_never_normalised():

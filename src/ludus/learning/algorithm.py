@@ -15,7 +15,7 @@ import dataclasses
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from ludus.types import LudusError, Mode, Rollout, Spec
 
@@ -95,4 +95,4 @@ def as_arrays(algorithm: Any) -> Any:
 
     A Python float, a NumPy float and an array would each compile a program of their own.
     """
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), algorithm)
+    return jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), algorithm))

@@ -54,6 +54,13 @@ METRICS = {
 ADAM = optax.scale_by_adam(eps=1e-5)
 """Detail 3: Adam with epsilon 1e-5."""
 
+
+def _adam_state(size: int) -> optax.ScaleByAdamState:
+    """What `ADAM.init` returns, without compiling anything for it."""
+    zeros = np.zeros(size, np.float32)
+    return jax.device_put(optax.ScaleByAdamState(np.int32(0), zeros, zeros.copy()))
+
+
 STEP_METRICS = (
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "gradient_norm", "updates", "evaluated"
 )  # fmt: skip
@@ -190,7 +197,7 @@ class PPO:
         """Build networks, optimiser and statistics."""
         network = network_for(self.network, spec)
         parameters = network.initialize(key)
-        optimizer = self.optimizer.init(network.unravel(parameters)) if self.optimizer else ADAM.init(parameters)
+        optimizer = self.optimizer.init(network.unravel(parameters)) if self.optimizer else _adam_state(network.size)
         is_box = isinstance(spec.observation_space, Box)
         return PPOState(
             parameters,
@@ -198,7 +205,7 @@ class PPO:
             empty_statistics(spec.observation_space.shape) if self.normalize_observations and is_box else None,
             empty_statistics(()) if self.normalize_returns else None,
             empty_statistics(()) if self.normalize_rewards else None,
-            jnp.asarray(np.zeros(spec.num_envs, np.float32)),
+            jax.device_put(np.zeros(spec.num_envs, np.float32)),
             network,
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from ludus.networks.distributions import Categorical, Distribution, Gaussian
-from ludus.networks.layers import ACTIVATIONS, Torso, action_size, as_vector, linear, vector_size
+from ludus.networks.layers import ACTIVATIONS, Linear, Torso, action_size, as_vector, generator_from, vector_size
 from ludus.spaces import Discrete, Space
 from ludus.types import LudusError, Spec
 
@@ -45,9 +45,9 @@ class ActionHead(nnx.Module):
     def __init__(self, inputs: int, space: Space, *, rngs: nnx.Rngs):
         """Build the layer; its small gain makes the first policy nearly uniform."""
         self.is_discrete = isinstance(space, Discrete)
-        self.layer = linear(inputs, action_size(space), 0.01, rngs)
+        self.layer = Linear(inputs, action_size(space), 0.01, generator_from(rngs))
         if not self.is_discrete:
-            self.log_std = nnx.Param(jnp.asarray(np.zeros(action_size(space), np.float32)))
+            self.log_std = nnx.Param(jax.device_put(np.zeros(action_size(space), np.float32)))
 
     def __call__(self, features: jax.Array) -> Distribution:
         """Return the distribution for each row of features."""
@@ -63,11 +63,11 @@ class MLPActorCritic(ActorCritic):
     def __init__(self, spec: Spec, hidden_sizes: tuple[int, ...], activation: str, *, rngs: nnx.Rngs):
         """Build both networks for the spaces of `spec`."""
         self.observation_space = spec.observation_space
-        inputs = vector_size(spec.observation_space)
-        self.actor_torso = Torso(inputs, hidden_sizes, activation, rngs=rngs)
+        inputs, generator = vector_size(spec.observation_space), generator_from(rngs)
+        self.actor_torso = Torso(inputs, hidden_sizes, activation, generator)
         self.actor_head = ActionHead(self.actor_torso.outputs, spec.action_space, rngs=rngs)
-        self.critic_torso = Torso(inputs, hidden_sizes, activation, rngs=rngs)
-        self.critic_head = linear(self.critic_torso.outputs, 1, 1.0, rngs)
+        self.critic_torso = Torso(inputs, hidden_sizes, activation, generator)
+        self.critic_head = Linear(self.critic_torso.outputs, 1, 1.0, generator)
 
     def actor(self, features: jax.Array) -> Distribution:
         """Return the policy's distribution."""
@@ -85,14 +85,14 @@ class GRUActorCritic(ActorCritic):
         """Build the unit and both perceptrons."""
         self.observation_space = spec.observation_space
         self.size = config.memory_size
-        inputs = vector_size(spec.observation_space)
+        inputs, generator = vector_size(spec.observation_space), generator_from(rngs)
         # Reset gate, update gate and candidate in one product each. Detail 32: orthogonal with gain 1, zero bias.
-        self.from_input = linear(inputs, 3 * self.size, 1.0, rngs)
-        self.from_memory = linear(self.size, 3 * self.size, 1.0, rngs)
-        self.actor_torso = Torso(self.size, config.hidden_sizes, config.activation, rngs=rngs)
+        self.from_input = Linear(inputs, 3 * self.size, 1.0, generator)
+        self.from_memory = Linear(self.size, 3 * self.size, 1.0, generator)
+        self.actor_torso = Torso(self.size, config.hidden_sizes, config.activation, generator)
         self.actor_head = ActionHead(self.actor_torso.outputs, spec.action_space, rngs=rngs)
-        self.critic_torso = Torso(self.size, config.hidden_sizes, config.activation, rngs=rngs)
-        self.critic_head = linear(self.critic_torso.outputs, 1, 1.0, rngs)
+        self.critic_torso = Torso(self.size, config.hidden_sizes, config.activation, generator)
+        self.critic_head = Linear(self.critic_torso.outputs, 1, 1.0, generator)
 
     def initial_memory(self, n: int) -> jax.Array:
         """Zeros `[n, memory_size]`."""

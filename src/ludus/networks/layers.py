@@ -1,8 +1,8 @@
 """Layers with the initialisation that policy-gradient methods want, and observations made into vectors."""
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,39 +20,46 @@ ACTIVATIONS: dict[str, Callable] = {
 }
 
 
-def orthogonal(scale: float) -> Callable:
-    """Orthogonal initialiser (Saxe et al. 2013, arXiv 1312.6120), computed by NumPy.
+def generator_from(rngs: nnx.Rngs) -> np.random.Generator:
+    """Return a NumPy generator that is seeded by the parameter stream of `rngs`, and advance that stream.
 
-    JAX's own compiles a QR decomposition, which costs a cold process about a second.
+    Weights are drawn by NumPy because JAX would compile a dozen small programs for it: orthogonal matrices alone cost
+    a cold process a second.
     """
-
-    def initialize(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32, **_: Any) -> jax.Array:
-        generator = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
-        rows, columns = int(np.prod(shape[:-1])), shape[-1]
-        gaussian = generator.standard_normal((max(rows, columns), min(rows, columns)))
-        q, r = np.linalg.qr(gaussian)
-        q = q * np.sign(np.diagonal(r))  # without this the distribution over orthogonal matrices is not uniform
-        return jnp.asarray(scale * (q if rows >= columns else q.T).reshape(shape), dtype)
-
-    return initialize
+    stream = rngs.params
+    count = int(stream.count[...])
+    stream.count[...] = jax.device_put(np.uint32(count + 1))
+    words = np.asarray(jax.random.key_data(stream.key[...])).ravel()
+    return np.random.default_rng([*words.tolist(), count])
 
 
-def linear(inputs: int, outputs: int, scale: float, rngs: nnx.Rngs) -> nnx.Linear:
-    """Fully connected layer with orthogonal weights and zero bias."""
-    return nnx.Linear(inputs, outputs, kernel_init=orthogonal(scale), bias_init=_zeros, rngs=rngs)
+def orthogonal(generator: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    """Draw a matrix with orthonormal rows or columns (Saxe et al. 2013, arXiv 1312.6120)."""
+    q, r = np.linalg.qr(generator.standard_normal((max(rows, columns), min(rows, columns))))
+    q = q * np.sign(np.diagonal(r))  # without this the distribution over orthogonal matrices is not uniform
+    return q if rows >= columns else q.T
 
 
-def _zeros(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32, **_: Any) -> jax.Array:
-    return jnp.asarray(np.zeros(shape), dtype)
+class Linear(nnx.Module):
+    """Fully connected layer with orthogonal weights of a given gain and zero bias."""
+
+    def __init__(self, inputs: int, outputs: int, gain: float, generator: np.random.Generator):
+        """Draw the weights."""
+        self.kernel = nnx.Param(jax.device_put((gain * orthogonal(generator, inputs, outputs)).astype(np.float32)))
+        self.bias = nnx.Param(jax.device_put(np.zeros(outputs, np.float32)))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return `x W + b`."""
+        return x @ self.kernel[...] + self.bias[...]
 
 
 class Torso(nnx.Module):
     """Multi-layer perceptron without an output layer: `[..., inputs]` to `[..., hidden_sizes[-1]]`."""
 
-    def __init__(self, inputs: int, hidden_sizes: Sequence[int], activation: str, *, rngs: nnx.Rngs):
+    def __init__(self, inputs: int, hidden_sizes: Sequence[int], activation: str, generator: np.random.Generator):
         """Build one layer of gain sqrt(2) for each hidden size."""
         sizes = [inputs, *hidden_sizes]
-        self.layers = nnx.List([linear(a, b, np.sqrt(2.0), rngs) for a, b in itertools.pairwise(sizes)])
+        self.layers = nnx.List([Linear(a, b, math.sqrt(2.0), generator) for a, b in itertools.pairwise(sizes)])
         self.activation = ACTIVATIONS[activation]
         self.outputs = sizes[-1]
 

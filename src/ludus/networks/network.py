@@ -13,6 +13,7 @@ import numpy as np
 from flax import nnx
 
 from ludus.networks.actor_critic import ActorCritic, NetworkBuilder
+from ludus.seeding import stream
 from ludus.types import LudusError, Spec
 
 
@@ -22,7 +23,7 @@ class Network:
     def __init__(self, build: NetworkBuilder, spec: Spec):
         """Build the module once to learn its structure."""
         self.build, self.spec = build, spec
-        self.graph, parameters, self.rest = self._split(0)
+        self.graph, parameters, self.rest = self._split(stream(0, "structure"))
         leaves, self.treedef = jax.tree.flatten(parameters)
         self.shapes = [np.shape(leaf) for leaf in leaves]
         self.size = sum(int(np.prod(shape)) for shape in self.shapes)
