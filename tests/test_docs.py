@@ -49,6 +49,7 @@ def test_evaluation_commands_run(tmp_path, monkeypatch, capsys):
             assert main([*words[1:2], run, *words[3:]]) == 0
 
 
+@pytest.mark.requirement("S1.32")
 def test_make_targets_exist():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {word for page in PAGES for word in re.findall(r"`?make ([a-z]+)", page.read_text())}

@@ -38,6 +38,7 @@ def leaves(trainer: ludus.Trainer) -> list[np.ndarray]:
 
 
 @pytest.mark.requirement("S2.12")
+@pytest.mark.requirement("S3.13")
 @pytest.mark.parametrize("env", ENVS)
 def test_counts_are_exact_and_the_run_ends_with_the_iteration_that_reaches_the_budget(env, tmp_path):
     trainer = make_trainer(env, run_dir=tmp_path / "run")
@@ -59,6 +60,7 @@ def test_max_episodes_and_max_seconds_end_a_run():
 
 
 @pytest.mark.requirement("S0.5")
+@pytest.mark.requirement("S1.29")
 def test_whole_episodes_count_one_for_each_environment():
     result = make_trainer(collect="episodes", ppo=ludus.PPO(**TINY)).train(max_episodes=12)
     assert result.episodes == 12
@@ -241,7 +243,9 @@ def test_ctrl_c_leaves_cleanly_with_what_was_learnt(tmp_path):
     assert ludus.load_policy(tmp_path / "run")(np.zeros(4)) in (0, 1)
 
 
+@pytest.mark.requirement("S1.21")
 @pytest.mark.requirement("S2.3")
+@pytest.mark.requirement("S4.18")
 def test_a_run_folder_holds_configuration_identity_journal_and_policy(tmp_path):
     make_trainer(run_dir=tmp_path / "run", eval_frequency=2, eval_episodes=3).train(total_steps=256)
     config = read_config(tmp_path / "run")

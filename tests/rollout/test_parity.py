@@ -114,7 +114,7 @@ def test_next_obs_is_the_next_row_within_an_episode_and_the_true_end_at_its_end(
     assert (np.abs(steps.obs[1:][ended[:-1]]) <= 0.05).all(), "a new episode starts in CartPole's reset range"
 
 
-@pytest.mark.requirement("S2.13")
+@pytest.mark.requirement("S4.6")
 def test_unclipped_samples_are_stored_beside_what_the_environment_got():
     _, (_, rollout, _), _ = rollouts("continuous, normalised", whole_episodes=False)
     sample, action = np.asarray(rollout.steps.extras["sample"]), np.asarray(rollout.steps.action)
