@@ -1,7 +1,7 @@
 """All randomness comes from one root seed, by named and counted keys that are never used twice.
 
 `stream(seed, purpose)` is a key for one purpose; `jax.random.fold_in(key, count)` counts on from there. Host
-environments take integers instead, from `host_seeds`.
+environments take integers instead, which `rollout.host` makes of a key.
 """
 
 import zlib
@@ -18,12 +18,6 @@ def stream(seed: int, purpose: str) -> jax.Array:
     """Return the root key of one purpose of a run, such as "init" or "rollout"."""
     words = np.random.SeedSequence([seed, zlib.crc32(purpose.encode())]).generate_state(2)
     return jax.random.wrap_key_data(jax.device_put(words), impl=IMPLEMENTATION)
-
-
-def host_seeds(seed: int, purpose: str, count: int, start: int = 0) -> list[int]:
-    """Return seeds number `start` to `start + count - 1` of one purpose; each depends on its own number alone."""
-    root = [seed, zlib.crc32(purpose.encode())]
-    return [int(np.random.SeedSequence([*root, i]).generate_state(1)[0] >> 1) for i in range(start, start + count)]
 
 
 def spread(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

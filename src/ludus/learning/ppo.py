@@ -4,6 +4,7 @@ The details follow Huang et al. 2022 ('The 37 implementation details of PPO'); `
 is here, which test holds it, and where `ludus` deliberately differs.
 """
 
+import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -248,7 +249,7 @@ class PPO:
             action=steps.extras,
             loss=metrics["total_loss"],
             gradient=metrics["gradient_norm"],
-            parameter=new,
+            parameter=dataclasses.replace(new, optimizer=()),
         )
         new = jax.tree.map(lambda new, old: jnp.where(fault == 0, new, old), new, state)
         explained = explained_variance(estimates.value, estimates.target, steps.valid)

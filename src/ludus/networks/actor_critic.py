@@ -18,8 +18,9 @@ from ludus.types import LudusError, Spec
 class ActorCritic(nnx.Module):
     """What PPO asks of a network. A user's own network overrides `actor` and `critic`.
 
-    A network with memory overrides `initial_memory` and `remember` too; only `remember` runs step by step
-    through time, everything else is applied to whole batches.
+    Observations and features come with any number of leading batch axes: `[n, ...]` when acting, `[T, B, ...]` and more
+    when learning. A network with memory overrides `initial_memory` and `remember` too; its `remember` is given one
+    batch axis and runs step by step through time, everything else is applied to whole batches.
     """
 
     def initial_memory(self, n: int) -> Any:
@@ -27,7 +28,7 @@ class ActorCritic(nnx.Module):
         return ()
 
     def remember(self, memory: Any, obs: jax.Array) -> tuple[Any, jax.Array]:
-        """Take in one observation `[n, ...]`: the new memory and the features that actor and critic see."""
+        """Take in observations: the new memory and the features that actor and critic see."""
         return memory, obs
 
     def actor(self, features: jax.Array) -> Distribution:

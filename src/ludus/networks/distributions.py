@@ -29,7 +29,9 @@ class Categorical(NamedTuple):
         """Turn uniform noise `[...]` in [0, 1) into actions, by inversion of the cumulative distribution."""
         probabilities = jax.nn.softmax(self.logits)
         # A product with a triangle of ones: a cumulative sum compiles to far more code on a CPU.
-        cumulative = probabilities @ jnp.triu(jnp.ones((self.logits.shape[-1],) * 2))
+        # In full precision: a GPU would round it to ten bits, and actions would be drawn from another distribution.
+        ones = jnp.triu(jnp.ones((self.logits.shape[-1],) * 2))
+        cumulative = jnp.matmul(probabilities, ones, precision="highest")
         # Scaled by the last entry, which rounding may leave below one: an action of probability 0 is never drawn.
         passed = noise[..., None] * cumulative[..., -1:] >= cumulative[..., :-1]
         return jnp.sum(passed, axis=-1, dtype=jnp.int32)

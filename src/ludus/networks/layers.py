@@ -94,7 +94,7 @@ def to_environment(space: Space, action: jax.Array) -> jax.Array:
     action = action.reshape(*action.shape[:-1], *space.shape)
     low, high = space.bounds
     if space.is_bounded:
-        action = 0.5 * (low + high) + 0.5 * (high - low) * action
+        action = (0.5 * low + 0.5 * high) + (0.5 * high - 0.5 * low) * action
     return jnp.clip(action, low, high).astype(space.dtype)
 
 
