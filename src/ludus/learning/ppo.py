@@ -355,7 +355,7 @@ class PPO:
                 jnp.abs(ratio - 1.0) > self.clip_epsilon,
             ]
         )
-        means = terms.reshape(len(terms), -1) @ part.weight.ravel()
+        means = jnp.matmul(terms.reshape(len(terms), -1), part.weight.ravel(), precision="highest")
         return self._total(*means[:3]), means
 
     def _total(self, policy_loss: jax.Array, critic_loss: jax.Array, entropy: jax.Array) -> jax.Array:
