@@ -295,6 +295,14 @@ def test_a_full_disk_in_the_middle_stops_the_run_with_one_line_and_the_policy_in
     assert ludus.load_policy(tmp_path / "run")(np.zeros(4)) in (0, 1)
 
 
+def test_a_policy_that_cannot_be_saved_is_one_line_and_stays_in_memory(tmp_path):
+    trainer = make_trainer(run_dir=tmp_path / "run")
+    (tmp_path / "run" / "policies").write_text("a file where the folder should be")
+    with pytest.raises(ludus.LudusError, match=r"final_actor.safetensors: cannot be written"):
+        trainer.train(total_steps=64)
+    assert trainer.policy(np.zeros(4)) in (0, 1)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

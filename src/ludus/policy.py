@@ -51,6 +51,7 @@ def _greedy(algorithm: Any, state: Any, memory: Any, obs: Any) -> tuple[Any, Any
 
 def save_policy(policy: Policy, path: Path) -> None:
     """Write a policy as one safetensors file: a format that holds numbers and text, and can execute nothing."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     metadata = {
@@ -61,10 +62,13 @@ def save_policy(policy: Policy, path: Path) -> None:
         "num_envs": str(policy.spec.num_envs),
         "env": policy.env_id,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    save_file(_named_arrays(policy.state), partial, metadata)
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(_named_arrays(policy.state), partial, metadata)
+        partial.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise LudusError(f"{path}: cannot be written ({error})") from error
 
 
 def load_policy(path: str | Path, algorithm: Any = None) -> Policy:

@@ -3,6 +3,7 @@
 The outer loop (record, evaluate, stop) is the same text for both kinds of environment.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -188,7 +189,7 @@ class Trainer:
         """
         budget = Budget(total_steps, max_episodes, max_seconds)
         context = Context(self._arrays, self._keys(), budget.limits())
-        self._loop(budget)
+        self._settle_program(budget)
         record = self.record
         record.begin(self._config(budget), self._identity())
         record.console.say(f"{self.env.id} · {self.env.num_envs} environments · seed {self.seed} · {jax.devices()[0]}")
@@ -202,23 +203,21 @@ class Trainer:
                     evaluation = self._evaluate_and_record(FINAL_EPISODES)
                 stopped_by = "interrupt" if interrupt.requested else stopped_by
         except BaseException as error:
-            self._save()
-            record.end("failed", f"{type(error).__name__}: {error}")
+            with contextlib.suppress(LudusError):  # what went wrong first is what the user must hear of
+                self._finish("failed", f"{type(error).__name__}: {error}")
             raise
         finally:
             record.console.stop()
-        self._save()
-        record.end("interrupted" if interrupt.requested else "finished", stopped_by)
+        self._finish("interrupted" if interrupt.requested else "finished", stopped_by)
         return self._result(stopped_by, evaluation)
 
-    def _loop(self, budget: Budget) -> Any:
-        """Return the compiled loop; how it is compiled is settled by the first budget and kept from then on."""
+    def _settle_program(self, budget: Budget) -> None:
+        """Choose how the loop is compiled, by the first budget; it is kept from then on."""
         if self._repeat is None:
             self.options = compiler_options(self.algorithm.work(self.spec, budget.total_steps))
             num_steps = self.algorithm.rollout_length(self.env.num_envs)
             plan = Plan(self.env, num_steps, self.collect == "episodes", self.options)
             self._repeat = self.runner.repeat(iteration, plan, CAPACITY, self.options)
-        return self._repeat
 
     def _run(self, context: Context, budget: Budget, interrupt: Interrupt) -> str:
         """Run chunks until something ends the run; return what it was."""
@@ -267,10 +266,15 @@ class Trainer:
             run_dir=record.folder.path if record.folder else None,
         )
 
-    def _save(self) -> None:
-        """Save the policy, if there is one and a place for it."""
-        if self.record.folder and self._state is not None:
-            save_policy(self.policy, self.record.folder.path / FINAL)
+    def _finish(self, status: str, reason: str) -> None:
+        """Save the policy, if there is one and a place for it, and write down how the run ended."""
+        try:
+            if self.record.folder and self._state is not None:
+                save_policy(self.policy, self.record.folder.path / FINAL)
+        except LudusError as error:
+            self.record.end("failed", str(error))
+            raise
+        self.record.end(status, reason)
 
     def _keys(self) -> dict[str, Any]:
         rollout = RolloutKeys(*(stream(self.seed, f"rollout {name}") for name in RolloutKeys._fields))
