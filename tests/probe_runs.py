@@ -19,7 +19,8 @@ SETTINGS = {
     "network": ludus.MLP(hidden_sizes=(32,)),
 }
 SPECIAL = {
-    "memory": {"network": ludus.GRU(memory_size=8, hidden_sizes=(16,)), "minibatch_size": 64},
+    # Without an entropy bonus one run in twenty settles on one action before it has found out what the memory is for.
+    "memory": {"network": ludus.GRU(memory_size=8, hidden_sizes=(16,)), "minibatch_size": 64, "entropy_coef": 0.02},
     "continuous-target": {"batch_size": 512, "learning_rate": 3e-3},
 }
 STEPS = {"memory": 60_000, "continuous-target": 60_000}

@@ -4,10 +4,12 @@ import contextlib
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import gymnasium
 import jax
@@ -227,13 +229,14 @@ print(trainer.train(total_steps=10**12).stopped_by)
 """
 
 
-def test_ctrl_c_leaves_cleanly_with_what_was_learnt(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_cleanly_with_what_was_learnt(number, tmp_path):
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "run" / "metrics.jsonl"
     while process.poll() is None and not (journal.exists() and journal.stat().st_size):
         pass
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert out.strip() == "interrupt", err
     assert "Traceback" not in err
@@ -297,9 +300,11 @@ def test_a_full_disk_in_the_middle_stops_the_run_with_one_line_and_the_policy_in
 
 def test_a_policy_that_cannot_be_saved_is_one_line_and_stays_in_memory(tmp_path):
     trainer = make_trainer(run_dir=tmp_path / "run")
+    trainer.train(total_steps=64)
+    shutil.rmtree(tmp_path / "run" / "policies")
     (tmp_path / "run" / "policies").write_text("a file where the folder should be")
     with pytest.raises(ludus.LudusError, match=r"final_actor.safetensors: cannot be written"):
-        trainer.train(total_steps=64)
+        trainer.train(total_steps=128)
     assert trainer.policy(np.zeros(4)) in (0, 1)
 
 
@@ -359,3 +364,96 @@ def test_progress_is_a_bar_in_a_terminal():
     assert process.wait() == 0
     text = shown.decode()
     assert "━" in text and "steps/s" in text and "left" in text
+
+
+class Raising(PROBES["action-reward"]):
+    """A JAX environment that calls back to Python, which raises after a while."""
+
+    calls = 0
+
+    def step(self, state, action, key):
+        def callback(x):
+            Raising.calls += 1
+            if Raising.calls > 2000:
+                raise RuntimeError("the simulator broke")
+            return x
+
+        shape = jax.ShapeDtypeStruct((), np.float32)
+        reward = jax.pure_callback(callback, shape, np.float32(1.0), vmap_method="sequential")
+        return state, ludus.Step(state, reward, np.bool_(True))
+
+
+def test_an_exception_inside_a_chunk_is_told_and_the_last_good_policy_saved(tmp_path):
+    trainer = make_trainer(ludus.make_env(Raising(), num_envs=4), run_dir=tmp_path / "run")
+    with pytest.raises(Exception, match="the simulator broke"):
+        trainer.train(total_steps=1_000_000)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "failed"
+    assert np.isfinite(ludus.load_policy(tmp_path / "run").state.parameters).all()
+
+
+class Threaded(Broken):
+    """Minds which thread it lives on and writes into its actions."""
+
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float64)
+
+    def __init__(self):
+        super().__init__()
+        self.home = threading.get_ident()
+
+    def reset(self, *, seed=None, options=None):
+        assert threading.get_ident() == self.home
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        assert threading.get_ident() == self.home
+        assert self.action_space.contains(action)
+        action *= 2
+        return super().step(action)
+
+
+def test_a_host_environment_stays_on_its_thread_and_may_write_into_its_actions():
+    trainer = make_trainer(ludus.make_env(Threaded, num_envs=2))
+    assert trainer.train(total_steps=128).steps == 128
+
+
+def test_numpy_numbers_are_numbers(tmp_path):
+    ppo = ludus.PPO(**{**TINY, "learning_rate": np.float64(1e-3), "batch_size": np.int64(64)})
+    trainer = make_trainer(ppo=ppo, seed=np.int64(3), run_dir=tmp_path / "run")
+    trainer.train(total_steps=np.int64(64))
+    config = read_config(tmp_path / "run")
+    assert (config["algorithm"]["learning_rate"], config["seed"], config["total_steps"]) == (1e-3, 3, 64)
+
+
+def test_what_is_refused_leaves_nothing_behind(tmp_path):
+    with pytest.raises(ludus.LudusError):
+        make_trainer(run_dir=tmp_path / "run").train()
+    assert not (tmp_path / "run").exists()
+
+
+def test_of_two_runs_in_one_folder_the_second_is_refused(tmp_path):
+    first, second = make_trainer(run_dir=tmp_path / "run"), make_trainer(run_dir=tmp_path / "run")
+    first.train(total_steps=64)
+    with pytest.raises(ludus.LudusError, match="exists already"):
+        second.train(total_steps=64)
+
+
+def test_steps_that_are_done_are_not_trained_again():
+    trainer = make_trainer()
+    trainer.train(total_steps=128)
+    with pytest.raises(ludus.LudusError, match="total_steps=128: 128 steps are done already"):
+        trainer.train(total_steps=128)
+
+
+@pytest.mark.parametrize("options", [{"learning_rate": np.inf}, {"entropy_coef": np.nan}, {"gamma": np.float32(7)}])
+def test_numbers_that_are_not_finite_or_out_of_range_are_refused(options):
+    with pytest.raises(ludus.LudusError, match=f"algorithm.{next(iter(options))}="):
+        ludus.PPO(**options)
+
+
+def test_what_is_no_algorithm_or_no_environment_is_refused():
+    env = ludus.make_env("CartPole-v1", 4)
+    for algorithm in (ludus.PPO, "ppo"):
+        with pytest.raises(ludus.LudusError, match="must be an algorithm"):
+            ludus.Trainer(algorithm, env)
+    with pytest.raises(ludus.LudusError, match=r"must be made by ludus.make_env"):
+        ludus.Trainer(ludus.PPO(), "CartPole-v1")

@@ -6,6 +6,7 @@ Nothing heavy is imported before a verb needs it, so that `ludus --help` answers
 import argparse
 import contextlib
 import difflib
+import io
 import itertools
 import json
 import os
@@ -51,12 +52,18 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0, 2 for a mistake that the user can mend, 130 after Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no ± shall not end a run
     try:
         return _command(list(sys.argv[1:] if arguments is None else arguments))
     except LudusError as error:
         return _complain(error)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # whoever was reading has gone; nothing more can be said
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
 
 
 def _command(words: list[str]) -> int:
@@ -170,9 +177,16 @@ class _Parser(argparse.ArgumentParser):
         raise LudusError(f"{message} ({self.prog} --help explains all)")
 
 
+def _newest_run() -> Path:
+    runs = [path.parent for path in Path("runs").glob("*/run.json")]
+    if not runs:
+        raise LudusError("no RUN given and none in runs/ (ludus train makes one)")
+    return max(runs, key=lambda run: (run / "run.json").stat().st_mtime)
+
+
 def _evaluate(words: list[str]) -> int:
     parser = _Parser(prog="ludus evaluate", description="Play greedy episodes with the final policy of a run.")
-    parser.add_argument("run", metavar="RUN", type=Path, help="run folder")
+    parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="run folder (default: the newest in runs/)")
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="decides how each begins (default: 0)")
     parser.add_argument("--env", metavar="ID", help="play elsewhere than where it was trained")
@@ -183,11 +197,14 @@ def _evaluate(words: list[str]) -> int:
     from ludus.policy import load_policy
     from ludus.tracking.run_folder import read_config
 
-    config = read_config(given.run)
-    policy = load_policy(given.run)
+    run = given.run or _newest_run()
+    config = read_config(run)
+    policy = load_policy(run)
     env_id, options = (given.env, {}) if given.env else (str(config.get("env")), config.get("env_options") or {})
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+        raise LudusError(f"{run}: env_options in its config.yaml must be names and values, got {options!r}")
     if env_id.startswith("object:"):
-        raise LudusError(f"{given.run}: {env_id} is a Python object; use ludus.evaluate in Python, or give --env")
+        raise LudusError(f"{run}: {env_id} is a Python object; use ludus.evaluate in Python, or give --env")
     env = make_env(env_id, config.get("num_envs") or 1, **options)
     try:
         evaluation = evaluate(policy, env, given.episodes, given.seed)

@@ -1,6 +1,7 @@
 """Evaluation: greedy episodes on separate, seeded environments. Training state and statistics are never touched."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -45,11 +46,17 @@ class Evaluation:
 def evaluate(policy: Policy, env: Any, episodes: int = 100, seed: int = 0) -> Evaluation:
     """Play greedy episodes and return what they came to.
 
-    The same policy, environment, number and seed give the same answer, however many environments run side by side.
+    The same policy, environment, number and seed give the same answer. Episode `i` starts alike however many
+    environments run side by side; its numbers may differ in the last bits, since a batch of another size is rounded
+    differently.
     """
-    if not isinstance(episodes, int) or episodes < 1:
+    if not isinstance(policy, Policy):
+        raise LudusError(f"policy={policy!r}: must be a ludus.Policy, as load_policy returns it")
+    if not hasattr(env, "remake"):
+        raise LudusError(f"env={env!r}: must be made by ludus.make_env")
+    if not isinstance(episodes, Integral) or episodes < 1:
         raise LudusError(f"episodes={episodes}: must be an integer of at least 1")
-    if not isinstance(seed, int) or seed < 0:
+    if not isinstance(seed, Integral) or seed < 0:
         raise LudusError(f"seed={seed}: must be an integer of at least 0")
     for name in ("observation_space", "action_space"):
         if getattr(env, name) != getattr(policy.spec, name):

@@ -1,12 +1,14 @@
-"""Ctrl-C that saves: the first asks the run to end, the second ends it at once."""
+"""Signals that save: the first SIGINT (Ctrl-C) or SIGTERM asks the run to end, the second ends it at once."""
 
 import signal
 import threading
 from typing import Any
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 class Interrupt:
-    """While entered, SIGINT sets `requested` instead of raising; a second one raises KeyboardInterrupt.
+    """While entered, a signal sets `requested` instead of raising; a second one raises KeyboardInterrupt.
 
     Raising inside a compiled call would lose the training state, whose buffers that call has taken over.
     """
@@ -14,18 +16,18 @@ class Interrupt:
     def __init__(self) -> None:
         """Nothing has been asked yet."""
         self.requested = False
-        self._previous: Any = None
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupt":
-        """Take SIGINT over; only the main thread of a process can."""
+        """Take the signals over; only the main thread of a process can."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._handle)
+            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give SIGINT back."""
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        """Give the signals back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
     def _handle(self, *_: object) -> None:
         if self.requested:

@@ -84,12 +84,12 @@ def load_policy(path: str | Path, algorithm: Any = None) -> Policy:
     try:
         spaces = [_space_from_data(json.loads(metadata[name])) for name in ("observation_space", "action_space")]
         spec = Spec(*spaces, num_envs=int(metadata["num_envs"]))
-        description = json.loads(metadata["algorithm"])
-    except (KeyError, ValueError, TypeError) as error:
-        raise LudusError(f"{file}: its header is damaged ({error})") from error
-    algorithm = build(description) if algorithm is None else algorithm
+        env_id, description = metadata["env"], json.loads(metadata["algorithm"])
+        algorithm = build(description) if algorithm is None else algorithm
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise LudusError(f"{file}: its header is damaged ({type(error).__name__}: {error})") from error
     blank = algorithm.policy(algorithm.init(jax.random.key(0), spec))
-    return Policy(as_arrays(algorithm), _filled(blank, arrays, file), spec, metadata["env"])
+    return Policy(as_arrays(algorithm), _filled(blank, arrays, file), spec, env_id)
 
 
 def _read(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
@@ -129,6 +129,8 @@ def _filled(blank: Any, arrays: dict[str, np.ndarray], file: Path) -> Any:
                 f"{file}: {name} is {arrays[name].dtype}{list(arrays[name].shape)}, "
                 f"but the network has {array.dtype}{list(array.shape)}"
             )
+        if not np.isfinite(arrays[name]).all():
+            raise LudusError(f"{file}: {name} holds a NaN or an infinity")
     vector = np.concatenate([arrays[f"parameters/{name}"].ravel() for name in blank.network.names])
     observations = blank.observations
     if observations is not None:

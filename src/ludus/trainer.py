@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -148,6 +149,12 @@ class Trainer:
             eval_episodes: episodes of each such evaluation.
             verbose: show progress.
         """
+        if isinstance(algorithm, type) or not hasattr(algorithm, "validate"):
+            raise LudusError(f"algorithm={algorithm!r}: must be an algorithm such as ludus.PPO()")
+        if not hasattr(env, "num_envs") or not hasattr(env, "remake"):
+            raise LudusError(f"env={env!r}: must be made by ludus.make_env")
+        if jax.config.values["jax_enable_x64"]:
+            raise LudusError("jax_enable_x64 is on, and ludus computes in 32 bits: switch it off (JAX_ENABLE_X64=0)")
         self.spec = Spec(env.observation_space, env.action_space, env.num_envs)
         algorithm.validate(self.spec)
         _check_at_least(0, seed=seed, eval_frequency=eval_frequency)
@@ -155,13 +162,14 @@ class Trainer:
         if collect not in ("steps", "episodes"):
             raise LudusError(f"collect={collect!r}: must be 'steps' or 'episodes'")
         enable_compilation_cache()
-        self.algorithm, self.env, self.seed, self.collect = algorithm, env, seed, collect
+        self.algorithm, self.env, self.seed, self.collect = algorithm, env, int(seed), collect
         self.eval_frequency, self.eval_episodes = eval_frequency, eval_episodes
         self.runner = runner(env)
         self.record = Recorder(run_dir, verbose)
         self._arrays = as_arrays(algorithm)
         self._state: TrainState | None = None
         self._repeat: Any = None
+        self._last_policy: Any = None
         self.options: Options = ()
 
     @property
@@ -172,8 +180,10 @@ class Trainer:
     @property
     def policy(self) -> Policy:
         """The policy as it is now; training on does not change it."""
-        state = jax.tree.map(jnp.copy, self.algorithm.policy(self.state.learner))
-        return Policy(self._arrays, state, self.spec, self.env.id)
+        state = self.algorithm.policy(self.state.learner)
+        if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
+            state = self._last_policy  # an exception broke a chunk that had taken the state over
+        return Policy(self._arrays, jax.tree.map(jnp.copy, state), self.spec, self.env.id)
 
     def evaluate(self, episodes: int = FINAL_EPISODES) -> Evaluation:
         """Evaluate the policy as it is now, on environments and seeds that training never sees."""
@@ -188,6 +198,8 @@ class Trainer:
         Counts go on from call to call. Ctrl-C ends the run after the current chunk, with what was learnt saved.
         """
         budget = Budget(total_steps, max_episodes, max_seconds)
+        if total_steps is not None and total_steps <= self.record.steps:
+            raise LudusError(f"total_steps={total_steps}: {self.record.steps} steps are done already")
         context = Context(self._arrays, self._keys(), budget.limits())
         self._settle_program(budget)
         record = self.record
@@ -199,16 +211,16 @@ class Trainer:
             with Interrupt() as interrupt:
                 self._state = self._state or self._ready(context)
                 stopped_by = self._run(context, budget, interrupt)
-                if not interrupt.requested:
-                    evaluation = self._evaluate_and_record(FINAL_EPISODES)
-                stopped_by = "interrupt" if interrupt.requested else stopped_by
+            if stopped_by != "interrupt":
+                evaluation = self._evaluate_and_record(FINAL_EPISODES)
         except BaseException as error:
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             with contextlib.suppress(LudusError):  # what went wrong first is what the user must hear of
-                self._finish("failed", f"{type(error).__name__}: {error}")
+                self._finish(status, f"{type(error).__name__}: {error}")
             raise
         finally:
             record.console.stop()
-        self._finish("interrupted" if interrupt.requested else "finished", stopped_by)
+        self._finish("interrupted" if stopped_by == "interrupt" else "finished", stopped_by)
         return self._result(stopped_by, evaluation)
 
     def _settle_program(self, budget: Budget) -> None:
@@ -225,6 +237,7 @@ class Trainer:
         while True:
             if self.eval_frequency:
                 length = min(length, self.eval_frequency - record.iterations % self.eval_frequency)
+            self._last_policy = jax.tree.map(jnp.copy, self.algorithm.policy(self.state.learner))
             began = time.perf_counter()
             self._state, rows = self._repeat(context, self.state, length)
             seconds = time.perf_counter() - began
@@ -296,10 +309,11 @@ class Trainer:
             return state
 
         with ThreadPoolExecutor(1) as pool:
-            started = pool.submit(start)
-            if context is not None:
-                self._repeat.prepare(context, partial(self._initial_state, learner, self.runner.begin))
-            self._state = started.result()
+            shapes = partial(self._initial_state, learner, self.runner.begin)
+            prepared = pool.submit(self._repeat.prepare, context, shapes) if context is not None else None
+            self._state = start()  # on this thread: a host environment may not be moved between threads
+            if prepared is not None:
+                prepared.result()
         return self._state
 
     def _config(self, budget: Budget) -> dict[str, Any]:
@@ -327,5 +341,5 @@ class Trainer:
 
 def _check_at_least(low: int, **values: int) -> None:
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
             raise LudusError(f"{name}={value}: must be an integer of at least {low}")

@@ -152,3 +152,55 @@ def test_a_missing_gymnasium_is_one_line(monkeypatch):
     monkeypatch.delitem(sys.modules, "ludus.envs.gymnasium", raising=False)
     with pytest.raises(ludus.LudusError, match="needs Gymnasium"):
         ludus.make_env("LunarLander-v3")
+
+
+class Faulty(CartPole):
+    """A user's JAX environment with one thing wrong."""
+
+    wrong = ""
+
+    def reset(self, key):
+        state, obs = super().reset(key)
+        return obs if self.wrong == "reset" else (state, obs)
+
+    def step(self, state, action, key):
+        state, step = super().step(state, action, key)
+        changes = {
+            "obs": {"obs": step.obs[:3]},
+            "reward": {"reward": np.ones(1)},
+            "terminated": {"terminated": 1.0},
+        }
+        step = step._replace(**changes.get(self.wrong, {}))
+        if self.wrong == "tuple":
+            return tuple(step)
+        return (state.astype(np.int32) if self.wrong == "state" else state), step
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("reset", "reset(key) must return (state, obs)"),
+        ("obs", "the observation of step has shape (3,), but must have (4,)"),
+        ("reward", "the reward has shape (1,), but must have ()"),
+        ("terminated", "terminated and truncated must be booleans"),
+        ("tuple", "step(state, action, key) must return (state, ludus.Step)"),
+        ("state", "step must return a state of the same shapes and types as reset"),
+    ],
+)
+def test_a_jax_environment_that_breaks_the_contract_is_refused_by_name(wrong, message):
+    kind = type("Faulty", (Faulty,), {"wrong": wrong})
+    with pytest.raises(ludus.LudusError) as caught:
+        ludus.make_env(kind(), 2)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gymnasium_environment_of_the_old_kind_is_refused_by_name():
+    class Old(Walk):
+        def step(self, action):
+            return super().step(action)[:4]
+
+    env = ludus.make_env(Old, 1)
+    env.reset([0])
+    with pytest.raises(ludus.LudusError, match=r"step\(\) must return 5 values, as Gymnasium says, got 4 values"):
+        env.step(np.array([0]))

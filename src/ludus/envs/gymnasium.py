@@ -38,14 +38,14 @@ class GymnasiumEnv:
     def reset(self, seeds: Sequence[int]) -> np.ndarray:
         """Start an episode in each environment, seeded one by one."""
         for i, seed in enumerate(seeds):
-            self._obs[i] = self._checked(self.envs[i].reset(seed=seed)[0])
+            self._obs[i] = self._checked(self._answer(self.envs[i].reset(seed=seed), 2, "reset")[0])
         return self._obs
 
     def step(self, action: np.ndarray) -> HostStep:
         """Advance every environment; those that ended are reset and go on from their own random state."""
-        actions = action.tolist() if isinstance(self.action_space, Discrete) else action
+        actions = action.tolist() if isinstance(self.action_space, Discrete) else self._within_bounds(action)
         for i, step in enumerate(self._steps):
-            obs, self._reward[i], terminated, truncated, _ = step(actions[i])
+            obs, self._reward[i], terminated, truncated, _ = self._answer(step(actions[i]), 5, "step")
             self._next_obs[i] = obs = self._checked(obs)
             self._terminated[i], self._truncated[i] = terminated, truncated
             self._obs[i] = self._checked(self.envs[i].reset()[0]) if terminated or truncated else obs
@@ -59,6 +59,17 @@ class GymnasiumEnv:
         """Close every environment."""
         for env in self.envs:
             env.close()
+
+    def _within_bounds(self, action: np.ndarray) -> np.ndarray:
+        """Round actions to the environment's own type without leaving its bounds."""
+        space: Any = self.envs[0].action_space
+        return action if space.dtype == action.dtype else np.clip(action.astype(space.dtype), space.low, space.high)
+
+    def _answer(self, answer: Any, length: int, method: str) -> Any:
+        if type(answer) is not tuple or len(answer) != length:
+            what = f"{len(answer)} values" if isinstance(answer, tuple) else type(answer).__name__
+            raise LudusError(f"{self.id}: {method}() must return {length} values, as Gymnasium says, got {what}")
+        return answer
 
     def _checked(self, obs: Any) -> Any:
         if np.shape(obs) != self._obs.shape[1:]:
@@ -87,7 +98,9 @@ def as_space(space: Any, name: str) -> Space:
     if isinstance(space, gymnasium.spaces.Discrete) and int(space.start) == 0:
         return Discrete(int(space.n))
     if isinstance(space, gymnasium.spaces.Box):
-        dtype = "float32" if np.issubdtype(space.dtype, np.floating) else str(space.dtype)
+        # Images stay bytes; all other numbers are kept as float32, which is what networks compute in.
+        is_action = name.endswith("action space")
+        dtype = str(space.dtype) if space.dtype == np.uint8 or (is_action and space.dtype.kind != "f") else "float32"
         return Box.from_arrays(space.low, space.high, dtype)
     raise LudusError(f"{name} {space} is not supported; Discrete (from 0) and Box are")
 
@@ -106,8 +119,9 @@ def _make_by_id(id: str, options: dict[str, Any]) -> gymnasium.Env:
         close = difflib.get_close_matches(id, known_ids(), 3)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise LudusError(f"env={id}: no such environment{hint}") from error
-    except TypeError as error:
-        raise LudusError(f"env_options={options}: {id} does not take them ({error})") from error
+    except (TypeError, ValueError, AssertionError) as error:
+        message = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise LudusError(f"env_options={options}: {id} does not take them ({message})") from error
 
 
 def _made(env: Any) -> gymnasium.Env:

@@ -4,9 +4,10 @@ import difflib
 import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from numbers import Integral
 from typing import Any
 
-from ludus.envs.base import Environment, HostEnv
+from ludus.envs.base import Environment, HostEnv, check_environment
 from ludus.envs.classic import CLASSIC
 from ludus.envs.vector import VectorEnv
 from ludus.types import LudusError
@@ -17,7 +18,7 @@ _registered: dict[str, Callable[..., Any]] = {}
 
 
 def register_env(name: str, make: Callable[..., Any]) -> None:
-    """Give an environment a name for `make_env` and the command line.
+    """Give an environment a name for `make_env`, in this process.
 
     Args:
         name: what `env=` will be; it may not contain a colon.
@@ -40,8 +41,9 @@ def make_env(env: Any, num_envs: int = 1, **options: Any) -> VectorEnv | HostEnv
         num_envs: how many copies run side by side.
         **options: handed to the environment.
     """
-    if not isinstance(num_envs, int) or num_envs < 1:
+    if isinstance(num_envs, bool) or not isinstance(num_envs, Integral) or num_envs < 1:
         raise LudusError(f"num_envs={num_envs}: must be an integer of at least 1")
+    num_envs = int(num_envs)
     if not isinstance(env, str):
         return _from_object(env, num_envs, options, None)
     library, _, name = env.rpartition(":")
@@ -71,6 +73,7 @@ def _vector(make: Callable[..., Environment], num_envs: int, id: str, options: d
         raise LudusError(f"env_options.max_episode_steps={limit}: must be an integer of at least 1")
     env = make(**rest)
     _check_options(env, rest)
+    check_environment(env, id)
     return VectorEnv(env, num_envs, id, limit, tuple(options.items()))
 
 

@@ -12,6 +12,8 @@ Everything but `init` may be called inside `jax.jit`. The algorithm itself is a 
 """
 
 import dataclasses
+import math
+from numbers import Real
 from typing import Any, Protocol
 
 import jax
@@ -82,8 +84,10 @@ def check_hyperparameters(algorithm: Any) -> None:
     """Raise LudusError for the first hyperparameter outside its range. Traced values pass: they were checked before."""
     for field in dataclasses.fields(algorithm):
         value, low, high = getattr(algorithm, field.name), field.metadata.get("low"), field.metadata.get("high")
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             continue
+        if not math.isfinite(value):
+            raise LudusError(f"algorithm.{field.name}={value}: must be a finite number")
         too_low, too_high = low is not None and not value >= low, high is not None and not value <= high
         if too_low or too_high:
             allowed = f"at least {low:g}" if high is None else f"between {low or 0:g} and {high:g}"

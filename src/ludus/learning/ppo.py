@@ -145,7 +145,9 @@ class PPO:
     minibatch_size: int = static(64, "transitions in each gradient step", 1)
     epochs_per_update: int = static(10, "passes over the collected transitions", 1)
     accumulation_steps: int = static(1, "parts each minibatch is cut into to save memory; the gradient is the same", 1)
-    anneal_learning_rate: bool = static(True, "decrease the learning rate linearly to zero over the run")
+    anneal_learning_rate: bool = static(
+        True, "take the learning rate linearly to zero over total_steps or max_episodes"
+    )
     normalize_observations: bool = static(False, "shift and scale observations by running statistics")
     normalize_rewards: bool = static(False, "divide rewards by the running deviation of the discounted return")
     normalize_returns: bool = static(False, "let the critic predict normalised returns")
@@ -185,6 +187,10 @@ class PPO:
         for name, space in (("observation", spec.observation_space), ("action", spec.action_space)):
             if not isinstance(space, SUPPORTED_SPACES):
                 raise LudusError(f"PPO: {name} space {space} is not supported; Discrete and Box are")
+        if isinstance(spec.action_space, Box) and not spec.action_space.dtype.startswith("float"):
+            raise LudusError(
+                f"PPO: action space {spec.action_space} is not supported; a Box of actions must be of floats"
+            )
         if self.batch_size % spec.num_envs:
             raise LudusError(f"num_envs={spec.num_envs}: must divide algorithm.batch_size={self.batch_size}")
         length = self.rollout_length(spec.num_envs)

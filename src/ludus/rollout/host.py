@@ -108,7 +108,7 @@ def collect(
         steps.obs[t] = obs
         memory, packed = _act(algorithm, policy, memory, obs, ended, noise, np.int32(t), "explore")
         rows[t] = packed
-        outcome = env.step(layout.unpack([rows[t]])[0])
+        outcome = env.step(layout.unpack([rows[t].copy()])[0])  # a copy: the environment may write into it
         truncated = outcome.truncated
         if whole_episodes:
             steps.valid[t] = valid
@@ -163,7 +163,7 @@ def play(
             layout = _layout(algorithm, policy, memory, obs, None, "greedy")
             while active.any() and t < max_steps:
                 memory, packed = _act(algorithm, policy, memory, obs, kept, None, np.int32(0), "greedy")
-                outcome = separate.step(layout.unpack([np.asarray(packed)])[0])
+                outcome = separate.step(layout.unpack([np.array(packed)])[0])
                 part = slice(first, first + count)
                 returns[part] += np.where(active, outcome.reward, 0)[:count]
                 lengths[part] += active[:count]

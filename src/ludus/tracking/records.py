@@ -64,6 +64,8 @@ class Recorder:
         """Write down what is about to run."""
         self._started = time.perf_counter()
         if self.folder:
+            if self.iterations == 0:
+                self.folder.create()
             self.folder.write_config(config)
             self.folder.write_identity(**identity, status="running")
 

@@ -19,20 +19,35 @@ class RunFolder:
     """Writes one run. Folders are private to the user (0700); files appear whole or not at all, the journal grows."""
 
     def __init__(self, path: str | Path):
-        """Create the folder; one that holds a run already is refused, never overwritten."""
+        """Check the place and create nothing yet; a folder that holds something is refused, never overwritten."""
         self.path = Path(path)
-        with self._writing(self.path):
-            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-                raise LudusError(f"run_dir={self.path}: exists already; choose another folder or remove it")
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (self.path / JOURNAL).touch()
         self._journal: TextIO | None = None
         self._sequence = 0
         self.identity: dict[str, Any] = {"id": uuid.uuid4().hex}
+        with self._writing(self.path):
+            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+                raise self._taken()
+            ancestor = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+            if not ancestor.is_dir() or not os.access(ancestor, os.W_OK | os.X_OK):
+                raise LudusError(
+                    f"run_dir={self.path}: cannot be written ({ancestor} is not a folder one can write to)"
+                )
+
+    def create(self) -> None:
+        """Create the folder and the journal; of two runs that try at once, one is refused."""
+        with self._writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                (self.path / JOURNAL).open("x").close()
+            except FileExistsError as error:
+                raise self._taken() from error
+
+    def _taken(self) -> LudusError:
+        return LudusError(f"run_dir={self.path}: exists already; choose another folder or remove it")
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Save the resolved configuration."""
-        self._replace(CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+        self._replace(CONFIG, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True))
 
     def write_identity(self, **changes: Any) -> None:
         """Save what the run is and how it stands; fields not named keep their value."""
@@ -95,3 +110,14 @@ def read_journal(run: str | Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise LudusError(f"{path}: cannot be read ({error.strerror})") from error
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as what YAML knows: NumPy and JAX numbers become Python's, anything strange its text."""
+    if isinstance(value, dict):
+        return {str(name): _plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value if type(value).__module__ == "builtins" else value.item()
+    return value.item() if getattr(value, "ndim", None) == 0 else str(value)
