@@ -379,7 +379,7 @@ class Raising(PROBES["action-reward"]):
             return x
 
         shape = jax.ShapeDtypeStruct((), np.float32)
-        reward = jax.pure_callback(callback, shape, np.float32(1.0), vmap_method="sequential")
+        reward = jax.pure_callback(callback, shape, action.astype(np.float32), vmap_method="sequential")
         return state, ludus.Step(state, reward, np.bool_(True))
 
 

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from ludus.learning.ppo import PPO
 from ludus.networks.actor_critic import NETWORKS
 from ludus.types import LudusError
@@ -17,6 +19,7 @@ def describe(algorithm: Any) -> dict[str, Any]:
     """Return an algorithm as plain data: its name, hyperparameters and network."""
     name = next(name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
     values = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
+    values = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
     values["network"] = _describe_network(values["network"])
     values["optimizer"] = None if values["optimizer"] is None else CUSTOM
     return {"name": name, **values}
