@@ -1,6 +1,7 @@
 """The command line: what each verb prints, writes and returns, and how every mistake is answered."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -316,3 +317,21 @@ def test_damaged_runs_are_answered_in_one_line(harm, message, run, trained, tmp_
     assert (code, out) == (2, "")
     assert re.fullmatch(r"ludus: [^\n]+\n", err)
     assert message in err
+
+
+def test_a_device_that_is_not_there_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "ludus", "train", "env=CartPole-v1", "run_dir=run"]
+    environment = {**os.environ, "JAX_PLATFORMS": "nope"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("ludus: JAX has no device to run on")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_newest_run_is_evaluated_if_none_is_named(run):
+    assert run("evaluate")[0] == 2
+    assert run(*CARTPOLE, "seed=1", "run_dir=runs/old")[0] == 0
+    assert run(*CARTPOLE, "seed=2", "run_dir=runs/new")[0] == 0
+    newest, named = run("evaluate", "--json"), run("evaluate", "runs/new", "--json")
+    assert newest[0] == 0 and newest[1] == named[1]

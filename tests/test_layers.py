@@ -22,7 +22,7 @@ ALLOWED = {
     "seeding": set(),
     "counting": {"types"},
     "interrupt": set(),
-    "compilation": set(),
+    "compilation": {"types"},
     "envs": {"envs", *SHARED},
     "rollout": {"rollout", "envs", "compilation", *SHARED},
     "networks": {"networks", *SHARED},

@@ -450,6 +450,23 @@ def test_numbers_that_are_not_finite_or_out_of_range_are_refused(options):
         ludus.PPO(**options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"learning_rate": "abc"},
+        {"learning_rate": None},
+        {"epochs_per_update": 1.5},
+        {"batch_size": "64"},
+        {"anneal_learning_rate": "no"},
+        {"network": "mlp"},
+        {"optimizer": "adam"},
+    ],
+)
+def test_values_of_another_kind_are_refused_by_name(options):
+    with pytest.raises(ludus.LudusError, match=f"algorithm.{next(iter(options))}=.*: must be"):
+        ludus.PPO(**options)
+
+
 def test_what_is_no_algorithm_or_no_environment_is_refused():
     env = ludus.make_env("CartPole-v1", 4)
     for algorithm in (ludus.PPO, "ppo"):

@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+from ludus.types import LudusError
+
 Options = tuple[tuple[str, Any], ...]
 
 SHORT_WORK = 5e10
@@ -34,6 +36,15 @@ def compiler_options(work: float) -> Options:
 def jit(function: Callable, options: Options, static: tuple[str, ...] = (), donate: tuple[str, ...] = ()) -> Callable:
     """Return `jax.jit` of a function with compiler options; the same object for the same arguments."""
     return jax.jit(function, static_argnames=static, donate_argnames=donate, compiler_options=dict(options))
+
+
+def default_device() -> jax.Device:
+    """Return the device that programs run on; where JAX has none, say so in one line."""
+    try:
+        return jax.devices()[0]
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise LudusError(f"JAX has no device to run on: {reason} (see the variable JAX_PLATFORMS)") from error
 
 
 def enable_compilation_cache() -> None:

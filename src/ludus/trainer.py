@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ludus import __version__, counting
-from ludus.compilation import Options, compiler_options, enable_compilation_cache
+from ludus.compilation import Options, compiler_options, default_device, enable_compilation_cache
 from ludus.counting import Budget, Counters
 from ludus.evaluation import Evaluation, evaluate_state
 from ludus.interrupt import Interrupt
@@ -155,6 +155,7 @@ class Trainer:
             raise LudusError(f"env={env!r}: must be made by ludus.make_env")
         if jax.config.values["jax_enable_x64"]:
             raise LudusError("jax_enable_x64 is on, and ludus computes in 32 bits: switch it off (JAX_ENABLE_X64=0)")
+        self.device = default_device()
         self.spec = Spec(env.observation_space, env.action_space, env.num_envs)
         algorithm.validate(self.spec)
         _check_at_least(0, seed=seed, eval_frequency=eval_frequency)
@@ -204,7 +205,7 @@ class Trainer:
         self._settle_program(budget)
         record = self.record
         record.begin(self._config(budget), self._identity())
-        record.console.say(f"{self.env.id} · {self.env.num_envs} environments · seed {self.seed} · {jax.devices()[0]}")
+        record.console.say(f"{self.env.id} · {self.env.num_envs} environments · seed {self.seed} · {self.device}")
         record.console.start()
         evaluation = None
         try:

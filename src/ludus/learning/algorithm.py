@@ -13,7 +13,7 @@ Everything but `init` may be called inside `jax.jit`. The algorithm itself is a 
 
 import dataclasses
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Protocol
 
 import jax
@@ -83,6 +83,7 @@ def static(default: Any, meaning: str, low: float | None = None, configurable: b
 def check_hyperparameters(algorithm: Any) -> None:
     """Raise LudusError for the first hyperparameter outside its range. Traced values pass: they were checked before."""
     for field in dataclasses.fields(algorithm):
+        _check_type(field, getattr(algorithm, field.name))
         value, low, high = getattr(algorithm, field.name), field.metadata.get("low"), field.metadata.get("high")
         if isinstance(value, bool) or not isinstance(value, Real):
             continue
@@ -92,6 +93,22 @@ def check_hyperparameters(algorithm: Any) -> None:
         if too_low or too_high:
             allowed = f"at least {low:g}" if high is None else f"between {low or 0:g} and {high:g}"
             raise LudusError(f"algorithm.{field.name}={value}: must be {allowed}")
+
+
+def _check_type(field: dataclasses.Field, value: Any) -> None:
+    """Refuse what is plainly of another kind than the default; arrays pass, they are traced values."""
+    default = field.default
+    wanted = None
+    if isinstance(value, str):
+        wanted = "a network such as ludus.MLP()" if field.name == "network" else f"a value like {default}, not a text"
+    elif value is None and default is not None:
+        wanted = f"a value like {default}"
+    elif isinstance(default, bool) and not isinstance(value, bool):
+        wanted = "True or False"
+    elif isinstance(default, int) and not isinstance(default, bool) and not isinstance(value, Integral):
+        wanted = "an integer"
+    if wanted:
+        raise LudusError(f"algorithm.{field.name}={value!r}: must be {wanted}")
 
 
 def as_arrays(algorithm: Any) -> Any:
