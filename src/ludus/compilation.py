@@ -18,6 +18,10 @@ SHORT_WORK = 5e10
 """Up to so many floating-point operations, a CPU is done sooner with a program that is compiled in haste."""
 
 
+HAS_OLDER_GENERATORS = jax.__version_info__ < (0, 11)
+"""From jax 0.11 on, XLA refuses the option that asks for its older code generators."""
+
+
 def compiler_options(work: float) -> Options:
     """Return XLA's options for a program that will do so many floating-point operations in all.
 
@@ -29,7 +33,8 @@ def compiler_options(work: float) -> Options:
     if jax.default_backend() != "cpu":
         return ()
     level = ("xla_backend_optimization_level", 1)
-    return (level, ("xla_cpu_use_fusion_emitters", False)) if work <= SHORT_WORK else (level,)
+    in_haste = work <= SHORT_WORK and HAS_OLDER_GENERATORS
+    return (level, ("xla_cpu_use_fusion_emitters", False)) if in_haste else (level,)
 
 
 @lru_cache(maxsize=128)
