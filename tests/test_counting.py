@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.counting import UNLIMITED, Budget, add, from_int, reached, share, to_int
+from ludus.counting import UNLIMITED, Budget, add, from_int, reached, share
 from ludus.types import LudusError
 
 # Random numbers hardly ever meet an edge, so edges are drawn as often as they are.
@@ -16,6 +16,11 @@ steps = st.one_of(st.sampled_from([0, 1, 2**31 - 1]), st.integers(0, 2**31 - 1))
 quietly = settings(deadline=None, database=None, max_examples=200, derandomize=True)
 
 add, reached, share = jax.jit(add), jax.jit(reached), jax.jit(share)
+
+
+def to_int(count) -> int:
+    high, low = np.asarray(count).tolist()
+    return (high << 32) | low
 
 
 @quietly

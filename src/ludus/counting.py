@@ -50,12 +50,6 @@ def from_int(n: int) -> np.ndarray:
     return np.asarray([n >> 32, n & 0xFFFFFFFF], np.uint32)
 
 
-def to_int(count: jax.Array | np.ndarray) -> int:
-    """Return the count as a Python integer."""
-    high, low = np.asarray(count).tolist()
-    return (high << 32) | low
-
-
 def add(count: jax.Array, n: jax.Array) -> jax.Array:
     """Add a non-negative 32-bit number."""
     low = count[1] + n.astype(jnp.uint32)

@@ -72,12 +72,15 @@ def compile_update(update: Callable, options: Options, donate: tuple[str, ...]) 
     return jit(update, options, donate=donate)
 
 
-def _layout(algorithm: Any, policy: Any, memory: Any, obs: Any, noise: Any, mode: Mode) -> Layout:
-    def act(algorithm: Any, policy: Any, memory: Any, obs: Any, noise: Any) -> Any:
-        row = None if noise is None else jax.tree.map(lambda x: x[0], noise)
-        return algorithm.act(policy, memory, obs, row, mode)[1:]
+@partial(jax.jit, static_argnames=("mode",))
+def _choose(algorithm: Any, policy: Any, memory: Any, obs: Any, noise: Any, mode: Mode) -> tuple[Any, Any]:
+    row = None if noise is None else jax.tree.map(lambda x: x[0], noise)
+    return algorithm.act(policy, memory, obs, row, mode)[1:]
 
-    return Layout(jax.eval_shape(act, algorithm, policy, memory, obs, noise))
+
+def _layout(algorithm: Any, policy: Any, memory: Any, obs: Any, noise: Any, mode: Mode) -> Layout:
+    """How `_act` packs its answer. Nothing runs: a jitted function is asked for its shapes, which JAX remembers."""
+    return Layout(jax.eval_shape(partial(_choose, mode=mode), algorithm, policy, memory, obs, noise))
 
 
 def collect(
