@@ -21,8 +21,10 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 train: install  ## Train PPO on CartPole-v1 and say what it reached.
 	$(BIN)/ludus train env=CartPole-v1
 
-$(VENV)/.tests: requirements-dev.txt $(VENV)/.installed
+# gymnax asks for an older Gymnasium than ours, which it does not need: hence without its dependencies.
+$(VENV)/.tests: requirements-dev.txt requirements-gymnax.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-gymnax.txt
 	touch $@
 
 test: $(VENV)/.tests  ## Install what the tests need and run them.
@@ -39,3 +41,4 @@ requirements: $(VENV)/.tests  ## Show which founding requirement is proven by wh
 lock:  ## Pin all dependencies anew (needs uv).
 	uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-annotate -q -o requirements.txt
 	uv pip compile pyproject.toml --group test --group lint --universal --generate-hashes --no-header --no-annotate -q -o requirements-dev.txt
+	printf 'gymnax==1.0.1\npandas\nseaborn\nsix\n' | uv pip compile - --no-deps --universal --generate-hashes --no-header --no-annotate -q -o requirements-gymnax.txt

@@ -22,8 +22,10 @@ import jax
 import numpy as np
 
 import cases
+import sac_cases
 from ludus.compilation import compiler_options, jit
 from ludus.learning.ppo import PPO
+from ludus.learning.sac import SAC
 
 BOUND = 1e-5
 
@@ -55,6 +57,10 @@ def update_error(case: str) -> Callable[[np.random.Generator], float]:
     return lambda rng: max(cases.random_update_errors(case, rng).values())
 
 
+def sac_update_error(case: str) -> Callable[[np.random.Generator], float]:
+    return lambda rng: max(sac_cases.random_update_errors(case, rng).values())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gae", type=int, default=10_000, help="random rollouts")
@@ -64,11 +70,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     cases.update = jit(PPO.update, compiler_options(given.work))
+    sac_cases.update = jit(SAC.update, compiler_options(given.work))
     rows = [
         measure("advantages, absolute error", given.gae, cases.advantage_error, given.seed),
         measure("categorical, relative error", given.distributions, cases.categorical_error, given.seed),
         measure("gaussian, relative error", given.distributions, cases.gaussian_error, given.seed),
+        measure("squashed gaussian, relative error", given.distributions, sac_cases.tanh_gaussian_error, given.seed),
         *(measure(f"PPO update: {case}", given.updates, update_error(case), given.seed) for case in cases.UPDATE_CASES),
+        *(
+            measure(f"SAC update: {case}", given.updates, sac_update_error(case), given.seed)
+            for case in sac_cases.UPDATE_CASES
+        ),
         *(
             measure(f"first ratios: {case}", given.updates, ratio_error(case), given.seed, bound=1e-6)
             for case in cases.RATIO_CASES

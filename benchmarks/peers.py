@@ -1,4 +1,4 @@
-"""Train one peer library on CartPole-v1 in this process and print its timings as one JSON line.
+"""Train one peer library in this process and print its timings as one JSON line.
 
 Run it with the interpreter of the peers' own environment (see requirements-peers.txt), one peer per process:
 
@@ -6,6 +6,13 @@ Run it with the interpreter of the peers' own environment (see requirements-peer
     PEERS_PYTHON benchmarks/peers.py rejax --steady 64 32
     PEERS_PYTHON benchmarks/peers.py sb3 --seed 0
     PEERS_PYTHON benchmarks/peers.py sbx --seed 0
+    PEERS_PYTHON benchmarks/peers.py sb3 --task sac --threads 2
+    PEERS_PYTHON benchmarks/peers.py sbx --task sac --unroll 32
+    PEERS_PYTHON benchmarks/peers.py sbx --task bipedal --steps 131072
+    PEERS_PYTHON benchmarks/peers.py sb3 --task act
+
+The task is CartPole-v1 unless `--task` says otherwise: SAC on Pendulum-v1, PPO on BipedalWalker-v3, or the choice of
+actions alone.
 
 What the keys mean (all times in seconds, none of them rounded):
 
@@ -15,10 +22,13 @@ What the keys mean (all times in seconds, none of them rounded):
     compile_seconds     compiling it (Rejax)
     warmup_seconds      first rollout and update beyond a usual one; compilation for SBX (SB3, SBX)
     run_seconds         training; for Rejax the final evaluation too, which is part of its one program
+    trained_seconds     from the first line of this file to the end of training, no evaluation included (SB3, SBX)
     eval_seconds        the evaluation where it is a separate call (SB3, SBX)
     total_seconds       from the first line of this file to the result, evaluation included
     mean_return         mean over 100 fresh episodes; "evaluation" says whether actions were greedy or sampled
     steps_per_second    steady training speed, without import and compilation
+    timed_steps         the steps it was measured over, after the warm-up (tasks sac and bipedal)
+    microseconds        median time of one call that chooses actions, up to their arrival in NumPy (task act)
 """
 
 import time
@@ -69,7 +79,26 @@ ZOO_CARTPOLE = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gae_lambda": 
 ZOO_LEARNING_RATE = 1e-3
 ZOO_CLIP_RANGE = 0.2
 
-DEFAULT_STEPS = {"rejax": 500_000, "sb3": 100_000, "sbx": 100_000}
+# The `BipedalWalker-v3` entry of the same file; its `normalize: true` is VecNormalize.
+ZOO_BIPEDAL_ENVS = 32
+ZOO_BIPEDAL = {
+    "n_steps": 2048,
+    "batch_size": 64,
+    "n_epochs": 10,
+    "gae_lambda": 0.95,
+    "gamma": 0.999,
+    "ent_coef": 0.0,
+    "learning_rate": 3e-4,
+    "clip_range": 0.18,
+}
+
+# The peers' defaults for SAC, which both have in common: two layers of 256 with ReLU, a learnt temperature.
+SAC = {"batch_size": 256, "buffer_size": 20_000, "learning_starts": 100}
+SAC_WARMUP = 1_000
+ACT_WARMUP = 100
+
+REJAX_STEPS = 500_000
+TASK_STEPS = {"cartpole": 100_000, "sac": 3_000, "bipedal": 2 * ZOO_BIPEDAL_ENVS * 2048, "act": 5_000}
 DISTRIBUTIONS = {
     "rejax": ("rejax", "gymnax", "jax", "flax", "numpy"),
     "sb3": ("stable-baselines3", "torch", "gymnasium", "numpy"),
@@ -205,24 +234,26 @@ def time_call(function: Any, *arguments: Any) -> float:
     return time.perf_counter() - start
 
 
-def limit_torch_threads() -> None:
-    """Let PyTorch use one thread: as fast as two for such small networks, and far steadier on a busy machine."""
+def limit_torch_threads(threads: int = 1) -> None:
+    """Let PyTorch use one thread: as fast as two for networks of 64, and far steadier on a busy machine."""
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
 
 
 def make_cycle_clock() -> Any:
-    """Make a Stable-Baselines3 callback whose `starts` lists when each cycle of rollout and update began."""
+    """Make a Stable-Baselines3 callback that lists when each cycle of rollout and update began, and at which step."""
     from stable_baselines3.common.callbacks import BaseCallback
 
     class CycleClock(BaseCallback):
         def __init__(self) -> None:
             super().__init__()
             self.starts: list[float] = []
+            self.steps: list[int] = []
 
         def _on_rollout_start(self) -> None:
             self.starts.append(time.perf_counter())
+            self.steps.append(self.model.num_timesteps)
 
         def _on_step(self) -> bool:
             return True
@@ -243,6 +274,81 @@ def make_baseline(package: str, seed: int) -> Any:
         device="cpu",
         **ZOO_CARTPOLE,
     )
+
+
+def make_bipedal(package: str, seed: int) -> Any:
+    """Build PPO for BipedalWalker as the Zoo does: environments in this process, observations and rewards scaled."""
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    environments = make_vec_env("BipedalWalker-v3", n_envs=ZOO_BIPEDAL_ENVS, seed=seed)
+    environments = VecNormalize(environments, gamma=ZOO_BIPEDAL["gamma"])
+    return importlib.import_module(package).PPO("MlpPolicy", environments, seed=seed, device="cpu", **ZOO_BIPEDAL)
+
+
+def make_sac(package: str, seed: int, unroll: int) -> Any:
+    """Build SAC for Pendulum, with `unroll` environment steps and as many gradient steps by turns."""
+    from stable_baselines3.common.env_util import make_vec_env
+
+    environments = make_vec_env("Pendulum-v1", n_envs=1, seed=seed)
+    settings = {**SAC, "train_freq": unroll, "gradient_steps": unroll}
+    return importlib.import_module(package).SAC("MlpPolicy", environments, seed=seed, device="cpu", **settings)
+
+
+def time_steady(model: Any, warmup: int, steps: int) -> dict[str, Any]:
+    """Train for `warmup` steps and then `steps` more, and return the speed of the latter."""
+    clock = make_cycle_clock()
+    model.learn(warmup + steps, callback=clock)
+    end = time.perf_counter()
+    first = next(cycle for cycle, done in enumerate(clock.steps) if done >= warmup)
+    run_seconds, timed_steps = end - clock.starts[first], model.num_timesteps - clock.steps[first]
+    return {"run_seconds": run_seconds, "timed_steps": timed_steps, "steps_per_second": timed_steps / run_seconds}
+
+
+def time_act(package: str, model: Any, calls: int) -> dict[str, Any]:
+    """Time how the rollout chooses actions for 8 environments; the lines are those of the peer's collect_rollouts."""
+    import numpy as np
+    import torch
+    from stable_baselines3.common.utils import obs_as_tensor
+
+    obs, policy = model.env.reset(), model.policy
+
+    def act_torch() -> Any:
+        with torch.no_grad():
+            actions, values, log_probs = policy(obs_as_tensor(obs, model.device))
+        return actions.cpu().numpy(), values, log_probs
+
+    def act_jax() -> Any:
+        policy.reset_noise()
+        answers = policy.predict_all(policy.prepare_obs(obs)[0], policy.noise_key)
+        return [np.array(answer) for answer in answers]
+
+    if package == "stable_baselines3":
+        policy.set_training_mode(False)
+    act = act_torch if package == "stable_baselines3" else act_jax
+    seconds = []
+    for _ in range(ACT_WARMUP + calls):
+        started = time.perf_counter()
+        act()
+        seconds.append(time.perf_counter() - started)
+    return {"calls": calls, "microseconds": 1e6 * statistics.median(seconds[ACT_WARMUP:])}
+
+
+def run_baseline_steady(package: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run one of the tasks that measure a steady state and evaluate nothing."""
+    stopwatch = Stopwatch()
+    forbid_compilation_cache()
+    importlib.import_module(package)
+    stopwatch.lap("import")
+    limit_torch_threads(arguments.threads)
+    if arguments.task == "sac":
+        figures = time_steady(make_sac(package, arguments.seed, arguments.unroll), SAC_WARMUP, arguments.steps)
+    elif arguments.task == "bipedal":
+        warmup = ZOO_BIPEDAL_ENVS * ZOO_BIPEDAL["n_steps"]
+        figures = time_steady(make_bipedal(package, arguments.seed), warmup, arguments.steps)
+    else:
+        figures = time_act(package, make_baseline(package, arguments.seed), arguments.steps)
+    return stopwatch.seconds | figures | {"threads": arguments.threads}
 
 
 def evaluate_baseline(model: Any, seed: int) -> float:
@@ -267,6 +373,7 @@ def run_baseline(package: str, steps: int, seed: int) -> dict[str, Any]:
     clock = make_cycle_clock()
     model.learn(steps, callback=clock)
     stopwatch.lap("run")
+    trained_seconds = time.perf_counter() - START
     mean_return = evaluate_baseline(model, seed)
     stopwatch.lap("eval")
     total_seconds = time.perf_counter() - START
@@ -274,6 +381,7 @@ def run_baseline(package: str, steps: int, seed: int) -> dict[str, Any]:
     usual = statistics.median(cycles[1:])
     return stopwatch.seconds | {
         "warmup_seconds": cycles[0] - usual,
+        "trained_seconds": trained_seconds,
         "total_seconds": total_seconds,
         "steps": model.num_timesteps,
         "mean_return": mean_return,
@@ -284,16 +392,22 @@ def run_baseline(package: str, steps: int, seed: int) -> dict[str, Any]:
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description="Time one peer of ludus on CartPole-v1.")
+    parser = argparse.ArgumentParser(description="Time one peer of ludus.")
     peers = parser.add_subparsers(dest="peer", required=True)
-    for peer, steps in DEFAULT_STEPS.items():
+    for peer in DISTRIBUTIONS:
         command = peers.add_parser(peer)
-        command.add_argument("--steps", type=int, default=steps, help="environment steps of one training run")
+        command.add_argument("--steps", type=int, help="environment steps that are timed (calls, for act)")
         command.add_argument("--seed", type=int, default=0)
         if peer == "rejax":
             sizes = ("NUM_ENVS", "NUM_STEPS")
             command.add_argument("--steady", type=int, nargs=2, metavar=sizes, help="measure throughput only")
+        else:
+            command.add_argument("--task", choices=TASK_STEPS, default="cartpole")
+            command.add_argument("--threads", type=int, default=1, help="PyTorch's, in all tasks but cartpole")
+            command.add_argument("--unroll", type=int, default=1, help="steps between the updates of SAC, and theirs")
     arguments = parser.parse_args()
+    if arguments.steps is None:
+        arguments.steps = REJAX_STEPS if arguments.peer == "rejax" else TASK_STEPS[arguments.task]
     if arguments.steps < MINIMUM_STEPS:
         parser.error(f"--steps is {arguments.steps}, but timing a steady state needs at least {MINIMUM_STEPS}")
     return arguments
@@ -306,6 +420,8 @@ def run_peer(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.peer == "rejax":
         return run_rejax(arguments.steps, arguments.seed)
     package = {"sb3": "stable_baselines3", "sbx": "sbx"}[arguments.peer]
+    if arguments.task != "cartpole":
+        return run_baseline_steady(package, arguments)
     return run_baseline(package, arguments.steps, arguments.seed)
 
 

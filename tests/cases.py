@@ -22,6 +22,7 @@ from ludus.networks.distributions import Categorical, Gaussian
 from ludus.rollout import compiled
 from ludus.spaces import Box, Discrete, Space
 from ludus.types import Rollout, RolloutKeys, Spec, Step, Transition
+from oracles import flat
 
 NUM_ENVS, NUM_STEPS = 4, 8
 OBSERVATION_SPACE = Box(-10.0, 10.0, (3,))
@@ -118,8 +119,9 @@ def small_ppo(**changes: Any) -> PPO:
 def random_state(algorithm: PPO, spec: Spec, rng: np.random.Generator, seen: bool = True) -> PPOState:
     """Return a state as in the middle of training: every parameter away from its start, statistics not empty."""
     state = algorithm.init(jax.random.key(0), spec)
-    noise = rng.normal(scale=0.3, size=state.parameters.shape).astype(np.float32)
-    state = dataclasses.replace(state, parameters=state.parameters + noise)
+    noise = rng.normal(scale=0.3, size=state.network.size).astype(np.float32)
+    moved = flat(state.parameters).astype(np.float32) + noise
+    state = dataclasses.replace(state, parameters=state.network.unravel(jnp.asarray(moved)))
     if not seen:
         return state
 
@@ -141,7 +143,7 @@ def random_rollout(
     spec, shape = state.network.spec, (steps, state.network.spec.num_envs)
     obs, next_obs = rng.normal(0.5, 1.5, (2, *shape, *spec.observation_space.shape)).astype(np.float32)
     terminated, truncated = rng.random((2, *shape)) < 0.15
-    model, theta = oracles.Model(state.network), np.asarray(state.parameters, np.float64)
+    model, theta = oracles.Model(state.network), flat(state.parameters)
     memory = np.tanh(rng.normal(size=(shape[1], _memory_size(state)))).astype(np.float32) if model.has_memory else ()
     stats = state.observations and oracles.Statistics.of(state.observations)
     seen = np.clip((obs - stats.mean) / stats.deviation, -10, 10) if stats else obs.astype(np.float64)
@@ -200,7 +202,7 @@ def errors_against(
     errors = {name: relative(metrics[name], value) for name, value in expected.metrics.items()}
     errors["mu"] = float(np.abs(new.optimizer.mu - expected.mu).max() / np.abs(expected.mu).max())
     errors["nu"] = float(np.abs(new.optimizer.nu - expected.nu).max() / np.abs(expected.nu).max())
-    errors["parameters"] = relative(new.parameters, expected.parameters)
+    errors["parameters"] = relative(flat(new.parameters), expected.parameters)
     errors["discounted"] = relative(new.discounted, expected.discounted)
     for name in ("observations", "returns", "rewards"):
         got, reference = getattr(new, name), getattr(expected, name)

@@ -24,14 +24,14 @@ class DressedEnv:
     def reset(self, seeds):
         keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
         self.state = self.reset_fn(keys)
-        return np.asarray(self.state.obs)
+        return jax.tree.map(np.asarray, self.state.obs)
 
     def step(self, action):
         draws = self.draws if self.draws is not None else self._own_draws()
         draw = jax.tree.map(lambda x: x[self.t], draws)
-        self.state, step = self.step_fn(self.state, jax.numpy.asarray(action), Draw(*draw))
+        self.state, step = self.step_fn(self.state, jax.tree.map(jax.numpy.asarray, action), Draw(*draw))
         self.t += 1
-        return HostStep(*(np.asarray(x) for x in (step.obs, self.state.obs, *step[1:4])))
+        return HostStep(*jax.tree.map(np.asarray, (step.obs, self.state.obs, *step[1:4])))
 
     def _own_draws(self) -> Draw:
         self.key, step_key, start_key = jax.random.split(self.key, 3)

@@ -203,6 +203,11 @@ class Update:
     discounted: Array
 
 
+def flat(parameters: Any) -> Array:
+    """Return a tuple of parameters as one float64 vector."""
+    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in parameters])
+
+
 class PPOReference:
     """One PPO update of a tanh network, in float64.
 
@@ -212,7 +217,7 @@ class PPOReference:
     def __init__(self, algorithm: Any, state: Any, rollout: Any):
         """Prepare everything that is computed once in an update."""
         self.algorithm, self.state, self.model = algorithm, state, Model(state.network)
-        self.theta = np.asarray(state.parameters, np.float64)
+        self.theta = flat(state.parameters)
         steps = rollout.steps
         self.valid = np.ones(steps.reward.shape, bool) if steps.valid is None else np.asarray(steps.valid)
         self.terminated, self.truncated = np.asarray(steps.terminated), np.asarray(steps.truncated)

@@ -11,7 +11,7 @@ from ludus.learning import registry
 from ludus.learning.algorithm import traced
 from ludus.types import LudusError, Spec
 
-PLAIN = "env=Acrobot-v1"  # has no preset
+PLAIN = "env=CliffWalking-v1"  # has no preset of its own
 
 # The PPO table of the second mission document, less batch_size, whose default differs (2048, not 64).
 DOCUMENTED = {
@@ -50,7 +50,7 @@ NEEDED = {"value_clip_epsilon": ["algorithm.normalize_returns=true"]}
 
 
 def algorithm_of(*overrides: str) -> Any:
-    return registry.build(config.compose([PLAIN, *overrides]).algorithm)
+    return registry.build(config.compose([PLAIN, "preset=null", *overrides]).algorithm)
 
 
 @pytest.mark.requirement("S1.14")
@@ -62,7 +62,7 @@ def test_without_overrides_the_algorithm_is_what_python_gives():
 @pytest.mark.requirement("S1.14")
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_documented_defaults(name):
-    assert config.compose([PLAIN]).algorithm[name] == DOCUMENTED[name]
+    assert config.compose([PLAIN, "preset=null"]).algorithm[name] == DOCUMENTED[name]
 
 
 @pytest.mark.requirement("S1.14")
@@ -144,7 +144,8 @@ def test_layers_are_defaults_then_preset_then_the_user():
 
 def test_presets_are_found_whatever_the_prefix_and_can_be_named():
     assert config.compose(["env=gym:Pendulum-v1"]).preset == "Pendulum-v1/ppo"
-    assert config.compose([PLAIN]).preset is None
+    assert config.compose([PLAIN]).preset == "default/ppo"
+    assert config.compose([PLAIN, "algorithm=sac"]).preset == "default/sac"
     borrowed = config.compose([PLAIN, "preset=Pendulum-v1/ppo"])
     assert (borrowed.preset, borrowed.algorithm["gamma"]) == ("Pendulum-v1/ppo", 0.9)
 
@@ -152,15 +153,36 @@ def test_presets_are_found_whatever_the_prefix_and_can_be_named():
 @pytest.mark.parametrize("name", config.presets())
 def test_every_preset_is_valid_and_says_something(name):
     env, _, algorithm = name.rpartition("/")
-    made = config.compose([f"env={env}", f"algorithm={algorithm}"])
+    if env == "default":
+        env = "MountainCarContinuous-v0"
+    made = config.compose([f"env={env}", f"algorithm={algorithm}", f"preset={name}"])
     assert made.preset == name
     assert made != config.compose([f"env={env}", f"algorithm={algorithm}", "preset=null"])
     parts = config.build(made)
     parts.algorithm.validate(Spec(parts.env.observation_space, parts.env.action_space, parts.env.num_envs))
+    parts.env.close()
 
 
-def test_there_are_presets():
-    assert {"CartPole-v1/ppo", "Pendulum-v1/ppo"} <= set(config.presets())
+@pytest.mark.requirement("S4.2")
+@pytest.mark.requirement("S4.10")
+def test_naming_an_environment_is_enough():
+    promised = {
+        "CartPole-v1": ["ppo"],
+        "Acrobot-v1": ["ppo"],
+        "MountainCar-v0": ["ppo"],
+        "MountainCarContinuous-v0": ["ppo"],
+        "Pendulum-v1": ["ppo", "sac"],
+        "LunarLander-v3": ["ppo"],
+        "LunarLanderContinuous-v3": ["ppo"],
+        "BipedalWalker-v3": ["ppo", "sac"],
+        "HalfCheetah-v5": ["sac"],
+        "Hopper-v5": ["sac"],
+    }
+    for env, algorithms in promised.items():
+        made = config.compose([f"env={env}"])
+        assert made.preset == f"{env}/{algorithms[0]}"
+        assert made.algorithm["name"] == algorithms[0]
+        assert {f"{env}/{algorithm}" for algorithm in algorithms} <= set(config.presets())
 
 
 def test_another_budget_replaces_the_default_one():
@@ -187,15 +209,21 @@ def test_sweeps_are_every_combination_and_nothing_twice():
 
 
 def test_interpolations_are_resolved():
-    assert config.compose([PLAIN, "seed=4", "run_dir=out/${env}-${seed}"]).run_dir == "out/Acrobot-v1-4"
+    assert config.compose([PLAIN, "seed=4", "run_dir=out/${env}-${seed}"]).run_dir == "out/CliffWalking-v1-4"
 
 
 def test_help_gives_every_key_a_type_a_default_and_a_meaning():
     lines = {line.split()[0]: line.split() for line in config.help_text().splitlines() if line.startswith("  ")}
     assert lines["env"][1:3] == ["str", "required"]
     assert lines["algorithm.gamma"][1:] == ["float", "0.99", "discount", "factor"]
+    assert lines["algorithm.tau"][1:3] == ["float", "0.005"]
     assert lines["algorithm.accumulation_steps"][1:3] == ["int", "1"]
-    names = {f.name for f in dataclasses.fields(config.TrainConfig)} | {f"algorithm.{name}" for name in CHANGED}
+    names = {f.name for f in dataclasses.fields(config.TrainConfig)}
+    for algorithm in (ludus.PPO, ludus.SAC):
+        names |= {f"algorithm.{f.name}" for f in dataclasses.fields(algorithm)} - {
+            "algorithm.network",
+            "algorithm.optimizer",
+        }
     networks = {f"algorithm.network.{name}" for name in ("hidden_sizes", "activation", "memory_size")}
     assert lines.keys() == names | networks | {"algorithm/network"}
     assert all(len(words) > 4 for words in lines.values())

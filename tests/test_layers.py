@@ -26,12 +26,19 @@ ALLOWED = {
     "envs": {"envs", *SHARED},
     "rollout": {"rollout", "envs", "compilation", *SHARED},
     "networks": {"networks", *SHARED},
-    "learning": {"learning", "networks", *SHARED},
+    "learning": {"learning", "networks", "replay", *SHARED},
+    "replay": {"types"},
     "tracking": {"tracking", *SHARED},
     "policy": {"learning", *SHARED},
     "evaluation": {"policy", "rollout", *SHARED},
 }
-FOREIGN = {"gymnasium": "envs.gymnasium", "hydra": "config", "omegaconf": "config", "safetensors": "policy"}
+FOREIGN = {
+    "gymnasium": "envs.gymnasium",
+    "envpool": "envs.envpool",
+    "hydra": "config",
+    "omegaconf": "config",
+    "safetensors": "policy",
+}
 
 
 def modules() -> dict[str, ast.Module]:
@@ -102,6 +109,18 @@ def test_nothing_that_is_loaded_can_execute_code():
                 assert not any(k.arg in ("shell", "allow_pickle") for k in node.keywords), name
 
 
+def test_objects_are_sent_to_our_own_worker_processes_and_nowhere_else():
+    for name, tree in modules().items():
+        if name not in ("envs.workers", "envs.worker_process"):
+            assert not any("multiprocessing" in imported for imported in imports(tree)), name
+
+
+def test_worker_processes_do_not_import_jax():
+    code = "import sys, ludus.envs.worker_process, ludus.envs.gymnasium; print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_no_global_random_state():
     for name, tree in modules().items():
         for node in ast.walk(tree):
@@ -111,8 +130,8 @@ def test_no_global_random_state():
 
 def test_public_names():
     assert sorted(ludus.__all__) == [
-        "ActorCritic", "Environment", "Evaluation", "GRU", "LudusError", "MLP", "PPO", "Policy", "Step", "Trainer",
-        "evaluate", "load_policy", "make_env", "register_env",
+        "ActorCritic", "Environment", "Evaluation", "GRU", "LudusError", "MLP", "Masked", "PPO", "Policy", "SAC",
+        "Step", "Trainer", "evaluate", "load_policy", "make_env", "register_env",
     ]  # fmt: skip
     assert all(getattr(ludus, name) is not None for name in ludus.__all__)
     assert set(ludus.__all__) <= set(dir(ludus))
@@ -122,7 +141,7 @@ def test_public_names():
 
 WITHOUT = """
 import sys
-for name in ("gymnasium", "hydra", "omegaconf", "mlflow", "safetensors", "plotly", "torch", "tensorboardX"):
+for name in ("gymnasium", "envpool", "hydra", "omegaconf", "mlflow", "safetensors", "plotly", "torch", "tensorboardX"):
     sys.modules[name] = None
 import ludus
 for name in ludus.__all__:

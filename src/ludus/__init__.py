@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from ludus.envs.registry import make_env, register_env
     from ludus.evaluation import Evaluation, evaluate
     from ludus.learning.ppo import PPO
+    from ludus.learning.sac import SAC
     from ludus.networks.actor_critic import GRU, MLP, ActorCritic
     from ludus.policy import Policy, load_policy
     from ludus.trainer import Trainer
-    from ludus.types import LudusError, Step
+    from ludus.types import LudusError, Masked, Step
 
 __version__ = "0.1.0"
 
@@ -22,10 +23,12 @@ __all__ = [
     "GRU",
     "MLP",
     "PPO",
+    "SAC",
     "ActorCritic",
     "Environment",
     "Evaluation",
     "LudusError",
+    "Masked",
     "Policy",
     "Step",
     "Trainer",
@@ -40,10 +43,11 @@ _HOMES = {
     "envs.registry": ["make_env", "register_env"],
     "evaluation": ["Evaluation", "evaluate"],
     "learning.ppo": ["PPO"],
+    "learning.sac": ["SAC"],
     "networks.actor_critic": ["GRU", "MLP", "ActorCritic"],
     "policy": ["Policy", "load_policy"],
     "trainer": ["Trainer"],
-    "types": ["LudusError", "Step"],
+    "types": ["LudusError", "Masked", "Step"],
 }
 
 

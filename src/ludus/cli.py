@@ -82,7 +82,8 @@ def _command(words: list[str]) -> int:
 
 
 def _complain(error: LudusError) -> int:
-    print(f"ludus: {' '.join(str(error).splitlines())}", file=sys.stderr)
+    notes = getattr(error, "__notes__", [])  # such as the traceback of a worker process
+    print(f"ludus: {' '.join(str(error).splitlines())}", *notes, sep="\n", file=sys.stderr)
     return 2
 
 
@@ -192,7 +193,7 @@ def _evaluate(words: list[str]) -> int:
     parser.add_argument("--env", metavar="ID", help="play elsewhere than where it was trained")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(words)
-    from ludus.envs.registry import make_env
+    from ludus.envs.registry import WORKER_KEYS, make_env
     from ludus.evaluation import evaluate
     from ludus.policy import load_policy
     from ludus.tracking.run_folder import read_config
@@ -205,7 +206,8 @@ def _evaluate(words: list[str]) -> int:
         raise LudusError(f"{run}: env_options in its config.yaml must be names and values, got {options!r}")
     if env_id.startswith("object:"):
         raise LudusError(f"{run}: {env_id} is a Python object; use ludus.evaluate in Python, or give --env")
-    env = make_env(env_id, config.get("num_envs") or 1, **options)
+    workers = {} if given.env else {name: config[name] for name in WORKER_KEYS if name in config}
+    env = make_env(env_id, config.get("num_envs") or 1, **{**options, **workers})
     try:
         evaluation = evaluate(policy, env, given.episodes, given.seed)
     finally:

@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from importlib.resources import as_file, files
+from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import hydra
@@ -26,7 +27,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from ludus.counting import Budget
-from ludus.envs.registry import make_env
+from ludus.envs.registry import WORKER_KEYS, make_env
 from ludus.learning.registry import ALGORITHMS
 from ludus.learning.registry import build as build_algorithm
 from ludus.networks.actor_critic import NETWORKS
@@ -42,13 +43,19 @@ class TrainConfig:
     """What `ludus train` is told. Every field is a key."""
 
     env: str = MISSING
-    """Environment id, such as CartPole-v1; jax: or gym: before it picks the library."""
+    """Environment id, such as CartPole-v1; jax:, gym: or envpool: before it picks the library."""
     env_options: dict[str, Any] = field(default_factory=dict)
     """Handed to the environment, as in env_options.gravity=12."""
     num_envs: int = 16
     """Copies of the environment that run side by side."""
+    num_workers: int | str = "auto"
+    """Processes that Gymnasium environments are spread over; 0: none; auto: measured, whatever is faster."""
+    worker_timeout: float = 5.0
+    """Seconds that one environment may take for a step or reset before its worker counts as hanging."""
+    on_worker_fault: str = "restart"
+    """What follows if a worker raises, dies or hangs: restart (its running episodes are dropped) or stop."""
     preset: str | None = "auto"
-    """Tuned settings to start from; auto: those for this environment and algorithm, if any; null: none."""
+    """Tuned settings to start from; auto: those for this environment and algorithm, or default/...; null: none."""
     seed: int = 0
     """The one number that all randomness comes from."""
     total_steps: int | None = 1_000_000
@@ -94,6 +101,8 @@ class Setting(NamedTuple):
         args = get_args(self.type)
         if type(None) in args:
             return f"{args[0].__name__} or null"
+        if isinstance(self.type, UnionType):
+            return " or ".join(kind.__name__ for kind in args)
         return f"list of {args[0].__name__}" if get_origin(self.type) is list else self.type.__name__
 
 
@@ -101,7 +110,7 @@ def compose(overrides: Sequence[str]) -> TrainConfig:
     """Lay the user's `key=value` words over preset and defaults; LudusError for the first one that is wrong."""
     given = {override.key_or_group: override for override in map(_parse_single, overrides)}
     values = {key: override.value() for key, override in given.items()}
-    algorithm = _choice("algorithm", values.pop("algorithm", DEFAULT_ALGORITHM))
+    algorithm = _choice("algorithm", values.pop("algorithm", _default_algorithm(str(values.get("env")))))
     network = _choice("algorithm/network", values.pop("algorithm/network", _default_network(algorithm)))
     groups = _groups(algorithm, network)
     known = {setting.key: setting for group in groups.values() for setting in group}
@@ -120,14 +129,15 @@ def compose(overrides: Sequence[str]) -> TrainConfig:
 def build(config: TrainConfig) -> Parts:
     """Make the algorithm and the environment; what a trainer would refuse only with its folder made is refused here."""
     algorithm = build_algorithm(config.algorithm)
-    if misplaced := {"env", "num_envs"} & config.env_options.keys():
+    if misplaced := {"env", "num_envs", *WORKER_KEYS} & config.env_options.keys():
         raise LudusError(f"env_options.{min(misplaced)}: not an option of the environment; the key is {min(misplaced)}")
     budget = {name: getattr(config, name) for name in Budget._fields}
     Budget(**budget).limits()
     options = {
         name: getattr(config, name) for name in ("seed", "collect", "eval_frequency", "eval_episodes", "verbose")
     }
-    return Parts(algorithm, make_env(config.env, config.num_envs, **config.env_options), options, budget)
+    workers = {name: getattr(config, name) for name in WORKER_KEYS}
+    return Parts(algorithm, make_env(config.env, config.num_envs, **workers, **config.env_options), options, budget)
 
 
 def combinations(overrides: Sequence[str]) -> dict[str, list[str]]:
@@ -264,11 +274,21 @@ def _preset(asked: Any, env: str, algorithm: str) -> str | None:
     """Return the name of the preset to use: the one asked for, or the one that fits."""
     known = presets()
     if asked == "auto":
-        fitting = f"{env.rpartition(':')[2]}/{algorithm}"
-        return fitting if fitting in known else None
+        fitting = f"{_bare(env)}/{algorithm}", f"default/{algorithm}"
+        return next((name for name in fitting if name in known), None)
     if asked is not None and asked not in known:
         raise LudusError(f"preset={asked}: must be auto, null or one of {', '.join(known)}{nearest(str(asked), known)}")
     return asked
+
+
+def _default_algorithm(env: str) -> str:
+    """Return the algorithm for a user who names none: PPO, unless only another has a preset for the environment."""
+    tuned = [name.rpartition("/")[2] for name in presets() if name.rpartition("/")[0] == _bare(env)]
+    return DEFAULT_ALGORITHM if DEFAULT_ALGORITHM in tuned or not tuned else tuned[0]
+
+
+def _bare(env: str) -> str:
+    return env.rpartition(":")[2]
 
 
 def _base(groups: dict[str, list[Setting]], algorithm: str, network: str, preset: str | None) -> DictConfig:

@@ -1,7 +1,7 @@
 """A trained policy: what it is, how it is saved, how it is loaded. One file holds all of it, normaliser included."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,20 @@ import numpy as np
 
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.registry import build, describe
-from ludus.spaces import Box, Discrete, Space
-from ludus.types import LudusError, Spec
+from ludus.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    flatten,
+    leaves,
+    mask_size,
+    unflatten,
+)
+from ludus.types import LudusError, Masked, Spec, split_mask
 
 FORMAT = "ludus-policy-1"
 FINAL = Path("policies") / "final_actor.safetensors"
@@ -29,19 +41,36 @@ class Policy:
     def __call__(self, obs: Any, memory: Any = None) -> Any:
         """Return the greedy action for one observation or a batch; with a memory, `(action, memory)`.
 
+        A `ludus.Masked` observation says which actions are allowed.
         A recurrent policy is called with `memory=policy.initial_memory()` first, then with what it returned.
         """
-        obs = np.asarray(obs, self.spec.observation_space.dtype)
-        single = obs.ndim == len(self.spec.observation_space.shape)
-        batch = obs[None] if single else obs
-        start = self.initial_memory(len(batch)) if memory is None else memory
+        batch, single = self._batch(obs)
+        start = self.initial_memory(len(jax.tree.leaves(batch)[0])) if memory is None else memory
         new_memory, action = _greedy(self.algorithm, self.state, start, batch)
-        action = np.asarray(action)[0] if single else np.asarray(action)
+        action = jax.tree.map(lambda x: np.asarray(x)[0] if single else np.asarray(x), action)
         return action if memory is None else (action, new_memory)
 
     def initial_memory(self, n: int = 1) -> Any:
         """Memory at the start of `n` episodes; `()` for a policy without one."""
         return self.algorithm.initial_memory(self.state, n)
+
+    def _batch(self, obs: Any) -> tuple[Any, bool]:
+        """Return observations as a batch of arrays of the space's types, and whether there was only one."""
+        space, (obs, mask) = self.spec.observation_space, split_mask(obs)
+        try:
+            parts = flatten(space, obs)
+        except ValueError as error:
+            raise LudusError(f"policy of {self.env_id}: an observation unlike its space: {error}") from error
+        arrays = [np.asarray(part, leaf.dtype) for (_, leaf), part in zip(leaves(space), parts, strict=True)]
+        single = arrays[0].ndim == len(leaves(space)[0][1].shape)
+        batch = unflatten(space, arrays)
+        if mask is not None:
+            mask = np.asarray(mask, bool)
+            if mask.shape[-1:] != (mask_size(self.spec.action_space),):
+                action_space = self.spec.action_space
+                raise LudusError(f"policy of {self.env_id}: a mask of shape {mask.shape} does not fit {action_space}")
+            batch = Masked(batch, mask)
+        return (jax.tree.map(lambda x: x[None], batch) if single else batch), single
 
 
 @jax.jit
@@ -109,12 +138,10 @@ def _read(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
 
 
 def _named_arrays(state: Any) -> dict[str, np.ndarray]:
-    """Return the leaves by path; the parameter vector is taken apart into the module's own names."""
-    tree = state.network.unravel(state.parameters)
-    names = dict(zip(state.network.names, jax.tree.leaves(tree), strict=True))
-    arrays = {f"parameters/{name}": leaf for name, leaf in names.items()}
-    if state.observations is not None:
-        arrays |= {f"observations/{name}": leaf for name, leaf in state.observations._asdict().items()}
+    """Return the leaves by path; parameters have the module's own names."""
+    arrays = {f"parameters/{name}": leaf for name, leaf in zip(state.network.names, state.parameters, strict=True)}
+    rest, _ = jax.tree_util.tree_flatten_with_path(replace(state, parameters=None))
+    arrays |= {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in rest}
     return {name: np.array(leaf, order="C") for name, leaf in arrays.items()}
 
 
@@ -131,11 +158,11 @@ def _filled(blank: Any, arrays: dict[str, np.ndarray], file: Path) -> Any:
             )
         if not np.isfinite(arrays[name]).all():
             raise LudusError(f"{file}: {name} holds a NaN or an infinity")
-    vector = np.concatenate([arrays[f"parameters/{name}"].ravel() for name in blank.network.names])
-    observations = blank.observations
-    if observations is not None:
-        observations = type(observations)(*(arrays[f"observations/{name}"] for name in observations._fields))
-    return type(blank)(jax.device_put(vector), jax.device_put(observations), blank.network)
+    names, treedef = list(expected), jax.tree.structure(replace(blank, parameters=None))
+    count = len(blank.network.names)
+    parameters = tuple(arrays[name] for name in names[:count])
+    state = jax.tree.unflatten(treedef, [arrays[name] for name in names[count:]])
+    return jax.device_put(replace(state, parameters=parameters))
 
 
 def _as_numbers(algorithm: Any) -> Any:
@@ -143,10 +170,22 @@ def _as_numbers(algorithm: Any) -> Any:
 
 
 def _space_to_data(space: Space) -> dict[str, Any]:
+    if isinstance(space, Dict):
+        return {"kind": "Dict", "spaces": [[name, _space_to_data(part)] for name, part in space.spaces]}
+    if isinstance(space, Tuple):
+        return {"kind": "Tuple", "spaces": [_space_to_data(part) for part in space.spaces]}
     return {"kind": type(space).__name__, **asdict(space)}
 
 
 def _space_from_data(data: dict[str, Any]) -> Space:
-    data = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
-    kind = {"Discrete": Discrete, "Box": Box}[data.pop("kind")]
-    return kind(**data)
+    kind, rest = data["kind"], {key: _as_tuples(value) for key, value in data.items() if key != "kind"}
+    if kind == "Dict":
+        return Dict(tuple((name, _space_from_data(part)) for name, part in rest["spaces"]))
+    if kind == "Tuple":
+        return Tuple(tuple(_space_from_data(part) for part in rest["spaces"]))
+    kinds = {"Box": Box, "Discrete": Discrete, "MultiBinary": MultiBinary, "MultiDiscrete": MultiDiscrete}
+    return kinds[kind](**rest)
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(part) for part in value) if isinstance(value, list) else value

@@ -1,9 +1,12 @@
 """Observation and action spaces: small, hashable, free of any environment library.
 
-They stand beside `types` and not inside `envs`, because networks and algorithms read them too.
+They stand beside `types` and not inside `envs`, because networks and algorithms read them too. A value of a `Dict` or
+`Tuple` is a dict or tuple of values: a pytree, whose leaves JAX orders just as `leaves` does.
 """
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +15,10 @@ Bound = float | tuple[float, ...]
 
 @dataclass(frozen=True)
 class Discrete:
-    """The integers 0 .. n-1."""
+    """The integers start .. start + n - 1."""
 
     n: int
+    start: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -28,6 +32,54 @@ class Discrete:
 
 
 @dataclass(frozen=True)
+class MultiDiscrete:
+    """An array of integers: entry i is one of start[i] .. start[i] + nvec[i] - 1."""
+
+    nvec: Any
+    """How many values each entry has; tuples within tuples for an array of more than one axis."""
+    start: Any = 0
+
+    def __post_init__(self) -> None:
+        """Take lists and arrays too; starts that are equal everywhere are kept as one number."""
+        starts = np.broadcast_to(np.asarray(self.start), np.shape(self.nvec))
+        first = int(starts.flat[0]) if starts.size else 0
+        object.__setattr__(self, "nvec", _nested(np.asarray(self.nvec)))
+        object.__setattr__(self, "start", first if (starts == first).all() else _nested(starts))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As `nvec`."""
+        return np.shape(self.nvec)
+
+    @property
+    def dtype(self) -> str:
+        """Indices are 32-bit everywhere."""
+        return "int32"
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many values each entry has, in one row."""
+        return np.ravel(self.nvec).tolist()
+
+
+@dataclass(frozen=True)
+class MultiBinary:
+    """Arrays of zeros and ones of one shape; an integer is the length of a vector."""
+
+    shape: Any
+
+    def __post_init__(self) -> None:
+        """Make a length a shape."""
+        shape = (self.shape,) if isinstance(self.shape, int) else self.shape
+        object.__setattr__(self, "shape", tuple(int(side) for side in shape))
+
+    @property
+    def dtype(self) -> str:
+        """As all integers here."""
+        return "int32"
+
+
+@dataclass(frozen=True)
 class Box:
     """Arrays of one shape with a lower and an upper bound for every entry (either may be infinite)."""
 
@@ -37,9 +89,10 @@ class Box:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        """Round the bounds to float32, as environments do: equal spaces compare equal wherever they come from."""
+        """Round bounds and floats to float32, as we compute: equal spaces compare equal wherever they come from."""
         object.__setattr__(self, "low", _compact(np.asarray(self.low)))
         object.__setattr__(self, "high", _compact(np.asarray(self.high)))
+        object.__setattr__(self, "dtype", "float32" if self.is_float else str(np.dtype(self.dtype)))
 
     @classmethod
     def from_arrays(cls, low: np.ndarray, high: np.ndarray, dtype: str = "float32") -> "Box":
@@ -59,11 +112,98 @@ class Box:
         """Whether every entry has two finite bounds."""
         return all(bool(np.isfinite(bound).all()) for bound in self.bounds)
 
+    @property
+    def is_float(self) -> bool:
+        """Whether its numbers are measured rather than counted: those can be normalised."""
+        return np.dtype(self.dtype).kind == "f"
+
     def _bound_shape(self, bound: Bound) -> tuple[int, ...]:
         return self.shape if isinstance(bound, tuple) else ()
 
 
-Space = Discrete | Box
+@dataclass(frozen=True)
+class Dict:
+    """Named values of other spaces."""
+
+    spaces: Any
+    """A mapping, or pairs of name and space; kept as pairs, sorted by name."""
+
+    def __post_init__(self) -> None:
+        """Sort by name, as JAX does."""
+        pairs = dict(self.spaces)
+        object.__setattr__(self, "spaces", tuple((name, pairs[name]) for name in sorted(pairs)))
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """Values of other spaces, one after the other."""
+
+    spaces: Any
+    """The spaces; kept as a tuple."""
+
+    def __post_init__(self) -> None:
+        """Take a list too."""
+        object.__setattr__(self, "spaces", tuple(self.spaces))
+
+
+Leaf = Discrete | MultiDiscrete | MultiBinary | Box
+Space = Leaf | Dict | Tuple
+
+
+def leaves(space: Any) -> list[tuple[str, Any]]:
+    """Return every space that holds arrays, with its name: `""`, or a path such as `"arm/0"`."""
+    return list(_walk(space, ""))
+
+
+def flatten(space: Any, value: Any) -> list[Any]:
+    """Take a value apart, in the order of `leaves`; a ValueError says what it lacks."""
+    if not isinstance(space, Dict | Tuple):
+        return [value]
+    if isinstance(space, Dict) and not (isinstance(value, Mapping) and value.keys() == dict(space.spaces).keys()):
+        got = f"keys {sorted(map(str, value))}" if isinstance(value, Mapping) else type(value).__name__
+        raise ValueError(f"a dict with keys {[name for name, _ in space.spaces]} was expected, got {got}")
+    if isinstance(space, Tuple) and not (isinstance(value, tuple | list) and len(value) == len(space.spaces)):
+        got = f"{len(value)} values" if isinstance(value, tuple | list) else type(value).__name__
+        raise ValueError(f"a tuple of {len(space.spaces)} values was expected, got {got}")
+    return [leaf for key, part in _parts(space) for leaf in flatten(part, value[key])]
+
+
+def unflatten(space: Any, values: Iterable[Any]) -> Any:
+    """Put a value together again: the inverse of `flatten`."""
+    values = iter(values)
+    if isinstance(space, Dict):
+        return {name: unflatten(part, values) for name, part in space.spaces}
+    if isinstance(space, Tuple):
+        return tuple(unflatten(part, values) for part in space.spaces)
+    return next(values)
+
+
+def map_leaves(function: Callable[[Any], Any], space: Any) -> Any:
+    """Return `function` of every leaf, as a tree of the shape that values of the space have."""
+    return unflatten(space, [function(leaf) for _, leaf in leaves(space)])
+
+
+def mask_size(space: Any) -> int | None:
+    """Length of a mask of allowed actions: one entry for each value, components one after the other; None if unfit."""
+    if isinstance(space, Discrete):
+        return space.n
+    return sum(space.sizes) if isinstance(space, MultiDiscrete) else None
+
+
+def _walk(space: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(space, Dict | Tuple):
+        yield name, space
+        return
+    for key, part in _parts(space):
+        yield from _walk(part, f"{name}/{key}" if name else str(key))
+
+
+def _parts(space: Dict | Tuple) -> Iterable[tuple[Any, Any]]:
+    return space.spaces if isinstance(space, Dict) else enumerate(space.spaces)
+
+
+def _nested(array: np.ndarray) -> Any:
+    return tuple(_nested(row) for row in array) if array.ndim else int(array)
 
 
 def _compact(bound: np.ndarray) -> Bound:

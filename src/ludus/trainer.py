@@ -104,7 +104,8 @@ def _learn(
     after = Counters(counting.add(counters.steps, stats.steps), counting.add(counters.episodes, stats.episodes))
     after = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), after, counters)
     over = counting.reached(after.steps, limits.steps) | counting.reached(after.episodes, limits.episodes)
-    return learner, after, {**stats._asdict(), **metrics, "halt": (over | ~healthy).astype(jnp.int32)}
+    counts = {name: x for name, x in stats._asdict().items() if name != "info"}
+    return learner, after, {**counts, **metrics, "halt": (over | ~healthy).astype(jnp.int32)}
 
 
 def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
@@ -115,10 +116,12 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
         context.algorithm, plan.env, policy, state.carry, keys["rollout"], plan.num_steps, plan.whole_episodes
     )
     learn = runner(plan.env).compile_update(_learn, plan.options, donate=("learner",))
-    learner, counters, row = learn(context, state.learner, state.counters, rollout, stats, keys["update"])
+    # On the host, names in `info` come and go: they may not be part of what is compiled.
+    counted = stats._replace(info={})
+    learner, counters, row = learn(context, state.learner, state.counters, rollout, counted, keys["update"])
     healthy = row["fault"] == 0
     carry = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), carry, state.carry)
-    return TrainState(learner, carry, state.iteration + healthy, counters), row
+    return TrainState(learner, carry, state.iteration + healthy, counters), {**row, **stats.info}
 
 
 class Trainer:
@@ -205,7 +208,9 @@ class Trainer:
         self._settle_program(budget)
         record = self.record
         record.begin(self._config(budget), self._identity())
-        record.console.say(f"{self.env.id} · {self.env.num_envs} environments · seed {self.seed} · {self.device}")
+        placement = getattr(self.env, "placement", "")
+        facts = f"{self.env.num_envs} environments", placement, f"seed {self.seed}", str(self.device)
+        record.console.say(" · ".join([self.env.id, *filter(None, facts)]))
         record.console.start()
         evaluation = None
         try:
@@ -322,6 +327,7 @@ class Trainer:
             "env": self.env.id,
             "env_options": dict(self.env.options),
             "num_envs": self.env.num_envs,
+            **getattr(self.env, "worker_settings", {"num_workers": 0}),
             "seed": self.seed,
             "collect": self.collect,
             "eval_frequency": self.eval_frequency,

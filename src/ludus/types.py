@@ -19,6 +19,22 @@ class Spec:
     num_envs: int
 
 
+class Masked(NamedTuple):
+    """An observation and the actions that are allowed there: what an environment with action masks shows.
+
+    `action_mask` holds a boolean for each value of a Discrete action; for MultiDiscrete, for each value of each
+    component, one component after the other. At least one value of every component must be allowed.
+    """
+
+    obs: Any
+    action_mask: Any
+
+
+def split_mask(obs: Any) -> tuple[Any, Any]:
+    """Return what is observed and the mask of allowed actions, which is None if there is none."""
+    return (obs.obs, obs.action_mask) if isinstance(obs, Masked) else (obs, None)
+
+
 class Step(NamedTuple):
     """What one environment answers to one action, before any reset."""
 
@@ -77,3 +93,5 @@ class EpisodeStats(NamedTuple):
     return_max: Any
     length_sum: Any
     steps: Any
+    info: Any = ()
+    """Means of what the environments said in `info`, under their journal names."""

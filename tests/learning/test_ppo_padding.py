@@ -76,6 +76,38 @@ def test_ragged_padding_equals_float64_numpy_over_the_valid_rows(spec, changes):
     assert max(errors.values()) <= 1e-5, errors
 
 
+def holes(steps: int = NUM_STEPS) -> np.ndarray:
+    """An episode lost in the middle, one at the start, one at the end, none: what broken workers leave."""
+    valid = np.ones((steps, NUM_ENVS), bool)
+    valid[2:5, 0] = valid[:3, 1] = valid[-2:, 2] = False
+    return valid
+
+
+@pytest.mark.parametrize(
+    ("spec", "changes"),
+    [(CONTINUOUS, NORMALIZED | SEVERAL), (DISCRETE, RECURRENT)],
+    ids=["continuous, normalised", "recurrent"],
+)
+def test_lost_episodes_equal_float64_numpy_over_the_rest_whatever_lies_in_them(spec, changes):
+    algorithm = small_ppo(**changes)
+    rng = np.random.default_rng(2)
+    state = random_state(algorithm, spec, rng)
+    rollout = with_ends(random_rollout(state, rng, valid=holes()))
+    errors = update_errors(algorithm, state, rollout, KEY)
+    assert max(errors.values()) <= 1e-5, errors
+    steps, garbage = rollout.steps, np.where(holes(), 0, np.nan)
+    littered = rollout._replace(
+        steps=steps._replace(
+            obs=steps.obs + garbage[:, :, None].astype(np.float32),
+            next_obs=steps.next_obs + garbage[:, :, None].astype(np.float32),
+            reward=(steps.reward + garbage).astype(np.float32),
+            truncated=steps.truncated & steps.valid,
+        )
+    )
+    results = [update(as_arrays(algorithm), state, each, KEY) for each in (rollout, littered)]
+    jax.tree.map(np.testing.assert_array_equal, *results)
+
+
 def with_ends(rollout: Rollout) -> Rollout:
     """End every episode where its padding begins, and zero what comes after."""
     valid = rollout.steps.valid
@@ -127,10 +159,9 @@ def test_padding_of_a_sharp_policy_over_many_dimensions_changes_nothing():
     algorithm = small_ppo()
     spec = dataclasses.replace(CONTINUOUS, action_space=Box(-1.0, 1.0, (40,)))
     state = algorithm.init(KEY, spec)
-    log_std = np.concatenate(
-        [np.full(shape, n == "actor_head/log_std").ravel() for n, shape in names_and_shapes(state)]
-    )
-    state = dataclasses.replace(state, parameters=jnp.where(log_std, -4.0, state.parameters))
+    named = zip(state.network.names, state.parameters, strict=True)
+    sharp = tuple(jnp.full_like(leaf, -4.0) if name == "actor_head/log_std" else leaf for name, leaf in named)
+    state = dataclasses.replace(state, parameters=sharp)
     rollout = with_ends(random_rollout(state, np.random.default_rng(1), valid=ragged()))
     _, metrics = update(as_arrays(algorithm), state, rollout, KEY)
     assert metrics["fault"] == 0

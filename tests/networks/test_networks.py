@@ -1,4 +1,4 @@
-"""Networks: shapes, initialisation, separation of actor and critic, memory, and the seam between module and vector."""
+"""Networks: their shapes, their start, their gradients, and the seam between a module and its parameters."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from ludus.networks.actor_critic import GRU, MLP, ActionHead, ActorCritic
 from ludus.networks.distributions import Categorical, Gaussian
 from ludus.networks.layers import ACTIVATIONS, as_vector, to_environment
 from ludus.networks.memory import one_step_each, through_time
-from ludus.networks.network import Network, network_for
+from ludus.networks.network import Leaves, Network, network_for
 from ludus.spaces import Box, Discrete
 from ludus.types import LudusError, Spec
 
@@ -28,27 +28,32 @@ NUMPY_ACTIVATIONS = {
 }
 
 
-def parameters_by_name(network: Network, vector: jax.Array) -> dict[str, np.ndarray]:
-    tree = jax.jit(network.unravel)(vector)
-    return dict(zip(network.names, map(np.asarray, jax.tree.leaves(tree)), strict=True))
+def parameters_by_name(network: Network, parameters: Leaves) -> dict[str, np.ndarray]:
+    return dict(zip(network.names, map(np.asarray, parameters), strict=True))
 
 
-def moved(network: Network) -> np.ndarray:
+def moved(network: Network) -> Leaves:
     """Return parameters away from their start, so that no bias is zero."""
-    start = np.asarray(network.initialize(KEY))
-    return start + np.random.default_rng(3).normal(scale=0.5, size=start.shape).astype(np.float32)
+    generator = np.random.default_rng(3)
+    start = network.initialize(KEY)
+    return tuple(leaf + generator.normal(scale=0.5, size=leaf.shape).astype(np.float32) for leaf in start)
 
 
-def outputs(network: Network, vector: jax.Array, obs: np.ndarray) -> tuple[Categorical | Gaussian, jax.Array]:
+def counted(network: Network) -> Leaves:
+    """Return parameters that are all different."""
+    return network.unravel(jnp.arange(network.size, dtype=jnp.float32))
+
+
+def outputs(network: Network, parameters: Leaves, obs: np.ndarray) -> tuple[Categorical | Gaussian, jax.Array]:
     """Distribution and value for a batch of observations."""
 
     @jax.jit
-    def both(vector, obs):
-        module = network.merge(vector)
+    def both(parameters, obs):
+        module = network.merge(parameters)
         features = module.remember(module.initial_memory(len(obs)), obs)[1]
         return module.actor(features), module.critic(features)
 
-    return both(vector, obs)
+    return both(parameters, obs)
 
 
 @pytest.mark.requirement("S4.7")
@@ -75,11 +80,11 @@ def test_the_activation_is_the_one_that_was_named(activation):
 @pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS])
 def test_outputs_equal_a_hand_written_forward_pass_for_any_batch_shape(spec):
     network = network_for(MLP((5, 7)), spec)
-    vector = moved(network)
+    parameters = moved(network)
     for shape in ((3,), (6, 3), (2, 3, 3)):
         obs = np.resize(OBS, shape)
-        policy, log_std, value = oracles.Model(network).outputs(np.asarray(vector, np.float64), obs)
-        distribution, got = outputs(network, vector, obs)
+        policy, log_std, value = oracles.Model(network).outputs(oracles.flat(parameters), obs)
+        distribution, got = outputs(network, parameters, obs)
         np.testing.assert_allclose(distribution[0], policy, atol=1e-5)
         np.testing.assert_allclose(got, value, atol=1e-5)
         if log_std is not None:
@@ -123,9 +128,9 @@ def test_a_recurrent_unit_starts_orthogonal_with_gain_one():
 
 def test_the_standard_deviation_starts_at_one_and_does_not_depend_on_the_observation():
     network = network_for(MLP((5,)), CONTINUOUS)
-    vector = network.initialize(KEY)
-    assert not parameters_by_name(network, vector)["actor_head/log_std"].any()
-    policy, _ = outputs(network, vector + 0.3, OBS)
+    parameters = network.initialize(KEY)
+    assert not parameters_by_name(network, parameters)["actor_head/log_std"].any()
+    policy, _ = outputs(network, tuple(leaf + 0.3 for leaf in parameters), OBS)
     np.testing.assert_allclose(policy.log_std, np.full((6, 2), 0.3), rtol=1e-6)
     assert len(np.unique(np.asarray(policy.mean)[:, 0])) == 6
 
@@ -134,23 +139,24 @@ def test_actor_and_critic_start_from_different_weights_and_so_do_different_keys(
     network = network_for(MLP((5,)), DISCRETE)
     p = parameters_by_name(network, network.initialize(KEY))
     assert (p["actor_torso/layers/0/kernel"] != p["critic_torso/layers/0/kernel"]).all()
-    np.testing.assert_array_equal(network.initialize(KEY), network.initialize(KEY))
-    assert (network.initialize(KEY) != network.initialize(jax.random.key(1))).any()
+    first, again, other = (network.ravel(network.initialize(key)) for key in (KEY, KEY, jax.random.key(1)))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
 
 
 @pytest.mark.requirement("S3.9")
 @pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS])
 def test_gradients_do_not_leak_between_actor_and_critic(spec):
     network = network_for(MLP((5, 4)), spec)
-    vector = network.initialize(KEY)
+    parameters = network.initialize(KEY)
     action = np.ones((6, *spec.action_space.shape), spec.action_space.dtype)
 
     @jax.jit
-    def gradients(vector):
-        critic = jax.grad(lambda v: network.merge(v).critic(OBS).sum())(vector)
-        return critic, jax.grad(lambda v: network.merge(v).actor(OBS).log_prob(action).sum())(vector)
+    def gradients(parameters):
+        critic = jax.grad(lambda v: network.merge(v).critic(OBS).sum())(parameters)
+        return critic, jax.grad(lambda v: network.merge(v).actor(OBS).log_prob(action).sum())(parameters)
 
-    for who, gradient in zip(("critic", "actor"), gradients(vector), strict=True):
+    for who, gradient in zip(("critic", "actor"), gradients(parameters), strict=True):
         for name, slope in parameters_by_name(network, gradient).items():
             assert slope.any() == name.startswith(who), name
 
@@ -165,20 +171,20 @@ def recurrent() -> tuple[Network, np.ndarray]:
 
 
 def test_the_recurrent_unit_equals_a_hand_written_one(recurrent):
-    network, vector = recurrent
+    network, parameters = recurrent
     memory = np.random.default_rng(4).normal(size=(6, 4)).astype(np.float32)
-    after, features = jax.jit(lambda v: network.merge(v).remember(memory, OBS))(vector)
-    expected = oracles.gru(oracles.Model(network).by_name(np.asarray(vector, np.float64)), memory, OBS)
+    after, features = jax.jit(lambda v: network.merge(v).remember(memory, OBS))(parameters)
+    expected = oracles.gru(oracles.Model(network).by_name(oracles.flat(parameters)), memory, OBS)
     np.testing.assert_allclose(after, expected, atol=1e-6)
     np.testing.assert_array_equal(features, after)
 
 
 def test_memory_is_kept_through_an_episode_and_cleared_after_its_end(recurrent):
-    network, vector = recurrent
+    network, parameters = recurrent
     rng = np.random.default_rng(5)
     obs, memory = rng.normal(size=(7, 4, 3)).astype(np.float32), rng.normal(size=(4, 4)).astype(np.float32)
     ended = rng.random((7, 4)) < 0.3
-    module, model, theta = network.merge(vector), oracles.Model(network), np.asarray(vector, np.float64)
+    module, model, theta = network.merge(parameters), oracles.Model(network), oracles.flat(parameters)
     after, features = through_time(module, memory, obs, ended)
     expected, _ = model.through_time(theta, memory, obs, ended)
     np.testing.assert_allclose(features, expected, atol=1e-5)
@@ -188,8 +194,8 @@ def test_memory_is_kept_through_an_episode_and_cleared_after_its_end(recurrent):
 
 
 def test_an_episode_starts_with_an_empty_memory_and_forgets_the_one_before(recurrent):
-    network, vector = recurrent
-    module = network.merge(vector)
+    network, parameters = recurrent
+    module = network.merge(parameters)
     assert not module.initial_memory(3).any() and module.initial_memory(3).shape == (3, 4)
     obs, ended = np.resize(OBS, (5, 1, 3)), np.zeros((5, 1), bool)
     ended[2] = True
@@ -198,20 +204,22 @@ def test_an_episode_starts_with_an_empty_memory_and_forgets_the_one_before(recur
     np.testing.assert_allclose(features[3:], fresh, rtol=1e-6)
 
 
-# The seam between a module and its vector
+# The seam between a module and its parameters
 
 
 @pytest.mark.parametrize("build", [MLP((5, 7)), GRU(4, (5,)), MLP(())])
-def test_a_vector_and_its_tree_turn_into_each_other(build):
+def test_parameters_and_their_vector_turn_into_each_other(build):
     network = network_for(build, CONTINUOUS)
-    vector = jnp.arange(len(network.initialize(KEY)), dtype=jnp.float32)
-    np.testing.assert_array_equal(network.ravel(network.unravel(vector)), vector)
+    vector = jnp.arange(network.size, dtype=jnp.float32)
+    parameters = network.unravel(vector)
+    assert [leaf.shape for leaf in parameters] == [leaf.shape for leaf in network.initialize(KEY)]
+    np.testing.assert_array_equal(network.ravel(parameters), vector)
 
 
 def test_names_lead_to_the_parameters_they_name():
     network = network_for(MLP(tuple(range(2, 14))), CONTINUOUS)  # a dozen layers: names must not sort as text
-    vector = jnp.arange(len(network.initialize(KEY)), dtype=jnp.float32)
-    module, p = network.merge(vector), parameters_by_name(network, vector)
+    parameters = counted(network)
+    module, p = network.merge(parameters), parameters_by_name(network, parameters)
     assert len(set(network.names)) == len(network.names)
     for i, layer in enumerate(module.critic_torso.layers):
         np.testing.assert_array_equal(layer.kernel[...], p[f"critic_torso/layers/{i}/kernel"])
@@ -253,9 +261,9 @@ def test_a_network_that_cannot_be_built_is_refused_by_name(build, message):
 def test_discrete_observations_become_one_hot_and_boxes_are_flattened():
     np.testing.assert_array_equal(as_vector(Discrete(3), jnp.array([2, 0])), [[0, 0, 1], [1, 0, 0]])
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 2, 3, 2)
-    vector = as_vector(Box(0.0, 255.0, (3, 2), "uint8"), pixels)
-    assert vector.dtype == jnp.float32
-    np.testing.assert_array_equal(vector, pixels.reshape(2, 2, 6))
+    parameters = as_vector(Box(0.0, 255.0, (3, 2), "uint8"), pixels)
+    assert parameters.dtype == jnp.float32
+    np.testing.assert_allclose(parameters, pixels.reshape(2, 2, 6) / 255, rtol=1e-6)
     network = network_for(MLP((5,)), Spec(Discrete(3), Discrete(2), 4))
     assert outputs(network, network.initialize(KEY), np.array([0, 1, 2, 0]))[1].shape == (4,)
 
@@ -322,9 +330,9 @@ class Shared(ActorCritic):
 @pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS])
 def test_a_module_of_the_users_own_is_split_and_merged_like_any_other(spec):
     network = network_for(Shared, spec)
-    vector = moved(network)
-    p = parameters_by_name(network, vector)
+    parameters = moved(network)
+    p = parameters_by_name(network, parameters)
     features = np.maximum(OBS @ p["torso/kernel"] + p["torso/bias"], 0)
-    policy, value = outputs(network, vector, OBS)
+    policy, value = outputs(network, parameters, OBS)
     np.testing.assert_allclose(value, (features @ p["value/kernel"] + p["value/bias"])[:, 0], atol=1e-5)
     np.testing.assert_allclose(policy[0], features @ p["head/layer/kernel"] + p["head/layer/bias"], atol=1e-5)

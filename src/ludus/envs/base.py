@@ -8,10 +8,10 @@ successor kept, so a learner never learns which one it was fed by.
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import jax
 import numpy as np
 
-from ludus.spaces import Box, Discrete, Space
+from ludus.envs.episode_info import EpisodeInfo
+from ludus.spaces import Space, flatten, leaves, map_leaves, mask_size, unflatten
 from ludus.types import LudusError, Step
 
 
@@ -34,28 +34,34 @@ class Environment:
         """Advance one step; the returned `Step` is what happened before any reset."""
         raise NotImplementedError
 
+    def action_mask(self, state: Any) -> Any:
+        """Return which actions are allowed in a state, as `ludus.Masked` says; None if all always are."""
+        return None
+
 
 def check_environment(env: Environment, id: str) -> None:
     """Refuse an environment that does not keep the contract, by asking for the shapes of one reset and one step."""
+    import jax  # here, because worker processes of host environments import this file and have no use for JAX
+
     for name in ("observation_space", "action_space"):
-        if not isinstance(getattr(env, name, None), Discrete | Box):
-            raise LudusError(f"{id}: {name} must be a ludus.spaces.Box or ludus.spaces.Discrete")
+        if not isinstance(getattr(env, name, None), Space):
+            raise LudusError(f"{id}: {name} must be a space of ludus.spaces, such as Box or Discrete")
     try:
         hash(env)
     except TypeError as error:
         raise LudusError(f"{id}: must be hashable: a frozen dataclass without arrays or lists ({error})") from error
     key = jax.eval_shape(lambda: jax.random.key(0))
-    action = jax.ShapeDtypeStruct(env.action_space.shape, env.action_space.dtype)
+    action = map_leaves(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), env.action_space)
     state, obs = _shapes(env.reset, f"{id}: reset(key) must return (state, obs)", key)
     after, step = _shapes(
         env.step, f"{id}: step(state, action, key) must return (state, ludus.Step)", state, action, key
     )
     if not isinstance(step, Step):
         raise LudusError(f"{id}: step must return (state, ludus.Step), got {type(step).__name__}")
-    shape = env.observation_space.shape
+    _check_observation(env, id, "reset", obs)
+    _check_observation(env, id, "step", step.obs)
+    _check_mask(env, id, state)
     for what, got, wanted in (
-        ("the observation of reset", obs, shape),
-        ("the observation of step", step.obs, shape),
         ("the reward", step.reward, ()),
         ("terminated", step.terminated, ()),
         ("truncated", step.truncated, ()),
@@ -70,7 +76,44 @@ def check_environment(env: Environment, id: str) -> None:
         raise LudusError(f"{id}: terminated and truncated must be booleans")
 
 
+def _check_observation(env: Environment, id: str, method: str, obs: Any) -> None:
+    """Compare shapes leaf by leaf, and bytes with bytes: only those are scaled by 1/255."""
+    import jax
+
+    space, what = env.observation_space, f"{id}: the observation of {method}"
+    try:
+        parts = flatten(space, obs)
+    except ValueError as error:
+        raise LudusError(f"{what} is unlike its space: {error}") from error
+    for (name, leaf), part in zip(leaves(space), parts, strict=True):
+        where = f"{what} {name!r}" if name else what
+        got = getattr(part, "shape", type(part).__name__)
+        if got != leaf.shape:
+            raise LudusError(f"{where} has shape {got}, but must have {leaf.shape}")
+        if (part.dtype == np.uint8) != (leaf.dtype == "uint8"):
+            raise LudusError(f"{where} is {part.dtype}, but its space says {leaf.dtype}")
+    if jax.tree.structure(obs) != jax.tree.structure(unflatten(space, parts)):
+        raise LudusError(f"{what} must be made of plain dicts and tuples, got {type(obs).__name__}")
+
+
+def _check_mask(env: Environment, id: str, state: Any) -> None:
+    import jax
+
+    mask, size = jax.eval_shape(env.action_mask, state), mask_size(env.action_space)
+    if mask is None:
+        return
+    if size is None:
+        raise LudusError(
+            f"{id}: has an action_mask, but masks are for Discrete and MultiDiscrete actions, not {env.action_space}"
+        )
+    if getattr(mask, "shape", None) != (size,) or mask.dtype != bool:
+        got = f"{mask.dtype} of shape {mask.shape}" if hasattr(mask, "shape") else type(mask).__name__
+        raise LudusError(f"{id}: action_mask must return {size} booleans for {env.action_space}, got {got}")
+
+
 def _shapes(function: Any, contract: str, *arguments: Any) -> tuple[Any, Any]:
+    import jax
+
     try:
         first, second = jax.eval_shape(function, *arguments)
     except (TypeError, ValueError) as error:
@@ -79,17 +122,28 @@ def _shapes(function: Any, contract: str, *arguments: Any) -> tuple[Any, Any]:
 
 
 class HostStep(NamedTuple):
-    """One step of a batch on the host: `next_obs` is the true successor, `obs` what to act on next."""
+    """One step of a batch on the host: `next_obs` is the true successor, `obs` what to act on next.
 
-    next_obs: np.ndarray
-    obs: np.ndarray
+    Where `broken` is True nothing happened that may be learnt from: the running episode was lost, and `obs` is the
+    start of another. It is None from an environment that cannot break.
+    """
+
+    next_obs: Any
+    obs: Any
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+    info: Sequence[EpisodeInfo] = ()
+    """What `info` came to so far in every running episode, for consecutive parts of the batch."""
+    broken: np.ndarray | None = None
 
 
 class HostEnv(Protocol):
-    """A batch of environments that live outside JAX. Arrays it returns may be reused by the next call."""
+    """A batch of environments that live outside JAX. Arrays it returns may be reused by the next call.
+
+    Observations and actions are arrays `[num_envs, ...]`, or dicts and tuples of them as the spaces say; observations
+    of an environment with action masks are `Masked`.
+    """
 
     id: str
     options: Any
@@ -98,11 +152,11 @@ class HostEnv(Protocol):
     observation_space: Space
     action_space: Space
 
-    def reset(self, seeds: Sequence[int]) -> np.ndarray:
+    def reset(self, seeds: Sequence[int]) -> Any:
         """Start one episode in each of the first `len(seeds)` environments, seeded one by one."""
         ...
 
-    def step(self, action: np.ndarray) -> HostStep:
+    def step(self, action: Any) -> HostStep:
         """Advance every environment; those that ended have been reset already."""
         ...
 

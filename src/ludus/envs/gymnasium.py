@@ -5,15 +5,23 @@ This is the only file that imports Gymnasium, and it is imported only when such 
 
 import copy
 import difflib
-from collections.abc import Callable, Sequence
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from ludus.envs.base import HostStep
-from ludus.spaces import Box, Discrete, Space
+from ludus.envs.episode_info import EpisodeInfo
+from ludus.envs.shown import MASK, Shown
+from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatten, unflatten
 from ludus.types import LudusError
+
+MEASURED_STEPS, MEASURED_SECONDS = 64, 0.5
+"""Steps that `step_seconds` takes, fewer if they last longer than so many seconds."""
 
 
 class GymnasiumEnv:
@@ -23,33 +31,58 @@ class GymnasiumEnv:
     successor is kept without the detour over `info`.
     """
 
-    def __init__(self, make: Callable[[], gymnasium.Env], num_envs: int, id: str, options: dict[str, Any]):
-        """Make the environments; `make` is called once for each."""
+    num_workers = 0
+
+    def __init__(
+        self, make: Callable[[], gymnasium.Env], num_envs: int, id: str, options: dict[str, Any], at: Any = None
+    ):
+        """Make the environments; `make` is called once for each.
+
+        `at` is where to write down which environment is at work, and whether it resets (1) or not (0): who watches
+        from another process can tell from it who hangs.
+        """
         self.make, self.num_envs, self.id, self.options = make, num_envs, id, options
-        self.envs = [make() for _ in range(num_envs)]
+        self.placement = ""
+        self._at = [0, 0] if at is None else at
+        self.envs = [self._made(index) for index in range(num_envs)]
+        self._info = EpisodeInfo(num_envs)
         self.observation_space = as_space(self.envs[0].observation_space, f"{id}: observation space")
         self.action_space = as_space(self.envs[0].action_space, f"{id}: action space")
-        shape, dtype = (num_envs, *self.observation_space.shape), self.observation_space.dtype
-        self._obs, self._next_obs = np.zeros(shape, dtype), np.zeros(shape, dtype)
+        self._native_actions = list(_native_leaves(self.envs[0].action_space))
+        self._shown, self._successors = Shown(self), Shown(self)
+        self._has_begun = False
         self._reward = np.zeros(num_envs, np.float32)
         self._terminated, self._truncated = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
         self._steps = [env.step for env in self.envs]
 
-    def reset(self, seeds: Sequence[int]) -> np.ndarray:
+    def reset(self, seeds: Sequence[int]) -> Any:
         """Start an episode in each environment, seeded one by one."""
+        self._info.begin()
         for i, seed in enumerate(seeds):
-            self._obs[i] = self._checked(self._answer(self.envs[i].reset(seed=seed), 2, "reset")[0])
-        return self._obs
+            self._at[0], self._at[1] = i, 1
+            self._put_start(i, *self._answer(self.envs[i].reset(seed=seed), 2, "reset"))
+        self._shown.check_choice()
+        return self._shown.value
 
-    def step(self, action: np.ndarray) -> HostStep:
+    def step(self, action: Any) -> HostStep:
         """Advance every environment; those that ended are reset and go on from their own random state."""
-        actions = action.tolist() if isinstance(self.action_space, Discrete) else self._within_bounds(action)
+        actions = self._native(action)
+        self._info.next_step()
         for i, step in enumerate(self._steps):
-            obs, self._reward[i], terminated, truncated, _ = self._answer(step(actions[i]), 5, "step")
-            self._next_obs[i] = obs = self._checked(obs)
+            self._at[0], self._at[1] = i, 0
+            obs, self._reward[i], terminated, truncated, info = self._answer(step(actions[i]), 5, "step")
+            if info:
+                self._info.add(i, info)
+            self._successors.put(i, obs, info)
             self._terminated[i], self._truncated[i] = terminated, truncated
-            self._obs[i] = self._checked(self.envs[i].reset()[0]) if terminated or truncated else obs
-        return HostStep(self._next_obs, self._obs, self._reward, self._terminated, self._truncated)
+        self._shown.copy(self._successors)
+        for i, ended in enumerate((self._terminated | self._truncated).tolist()):
+            if ended:
+                self._start_anew(i)
+        self._shown.check_choice()
+        return HostStep(
+            self._successors.value, self._shown.value, self._reward, self._terminated, self._truncated, (self._info,)
+        )
 
     def remake(self, num_envs: int) -> "GymnasiumEnv":
         """Return separate environments of the same kind."""
@@ -60,10 +93,30 @@ class GymnasiumEnv:
         for env in self.envs:
             env.close()
 
-    def _within_bounds(self, action: np.ndarray) -> np.ndarray:
-        """Round actions to the environment's own type without leaving its bounds."""
-        space: Any = self.envs[0].action_space
-        return action if space.dtype == action.dtype else np.clip(action.astype(space.dtype), space.low, space.high)
+    def _made(self, index: int) -> gymnasium.Env:
+        self._at[0], self._at[1] = index, 0
+        return self.make()
+
+    def _start_anew(self, index: int) -> None:
+        self._info.end(index)
+        self._at[0], self._at[1] = index, 1
+        self._put_start(index, *self._answer(self.envs[index].reset(), 2, "reset"))
+
+    def _put_start(self, index: int, obs: Any, info: dict[str, Any]) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            if MASK in info:
+                self._shown.expect_masks()
+                self._successors.expect_masks()
+        self._shown.put(index, obs, info)
+
+    def _native(self, action: Any) -> Any:
+        """Return one action for each environment, in its own types."""
+        if not isinstance(self.action_space, Dict | Tuple):
+            return _native_rows(self._native_actions[0], action)
+        leaves = flatten(self.action_space, action)
+        rows = [_native_rows(space, leaf) for space, leaf in zip(self._native_actions, leaves, strict=True)]
+        return [unflatten(self.action_space, parts) for parts in zip(*rows, strict=True)]
 
     def _answer(self, answer: Any, length: int, method: str) -> Any:
         if type(answer) is not tuple or len(answer) != length:
@@ -71,38 +124,68 @@ class GymnasiumEnv:
             raise LudusError(f"{self.id}: {method}() must return {length} values, as Gymnasium says, got {what}")
         return answer
 
-    def _checked(self, obs: Any) -> Any:
-        if np.shape(obs) != self._obs.shape[1:]:
-            raise LudusError(
-                f"{self.id}: returned an observation of shape {np.shape(obs)}, "
-                f"but its observation space says {self._obs.shape[1:]}"
-            )
-        return obs
-
 
 def make_gymnasium(env: Any, num_envs: int, options: dict[str, Any]) -> GymnasiumEnv:
     """Make a batch from an id, an instance (which is copied), or a class or function that makes one."""
+    make, id = recipe(env, options)
+    return GymnasiumEnv(make, num_envs, id, options)
+
+
+def recipe(env: Any, options: dict[str, Any]) -> tuple[Callable[[], gymnasium.Env], str]:
+    """Return how to make one environment, in this process or in another, and the id that it will have."""
     if isinstance(env, str):
-        return GymnasiumEnv(lambda: _make_by_id(env, options), num_envs, f"gym:{env}", options)
+        # With what is registered under the id: a worker process has not run the user's registrations.
+        return partial(_make_by_id, env, options, gymnasium.registry.get(env)), f"gym:{env}"
     if isinstance(env, gymnasium.Env):
-        return GymnasiumEnv(lambda: _copy(env), num_envs, f"object:{type(env.unwrapped).__qualname__}", options)
+        return partial(_copy, env), f"object:{type(env.unwrapped).__qualname__}"
     if callable(env):
-        return GymnasiumEnv(
-            lambda: _made(env(**options)), num_envs, f"object:{getattr(env, '__qualname__', env)}", options
-        )
+        return partial(_make_by_call, env, options), f"object:{getattr(env, '__qualname__', env)}"
     raise LudusError(f"env={env!r}: must be an id, a gymnasium.Env, its class, or a ludus Environment")
+
+
+def step_seconds(make: Callable[[], gymnasium.Env]) -> float | None:
+    """Return the median time of a step under random actions, measured on an instance that is closed again.
+
+    None if some actions are forbidden: which random ones are not is the policy's to know.
+    """
+    env = make()
+    try:
+        env.action_space.seed(0)
+        if MASK in env.reset(seed=0)[1]:
+            return None
+        seconds: list[float] = []
+        while len(seconds) < MEASURED_STEPS and sum(seconds) < MEASURED_SECONDS:
+            action = env.action_space.sample()
+            began = time.perf_counter()
+            _, _, terminated, truncated, _ = env.step(action)
+            seconds.append(time.perf_counter() - began)
+            if terminated or truncated:
+                env.reset()
+        return statistics.median(seconds)
+    finally:
+        env.close()
 
 
 def as_space(space: Any, name: str) -> Space:
     """Translate a Gymnasium space, or refuse it by name."""
-    if isinstance(space, gymnasium.spaces.Discrete) and int(space.start) == 0:
-        return Discrete(int(space.n))
-    if isinstance(space, gymnasium.spaces.Box):
-        # Images stay bytes; all other numbers are kept as float32, which is what networks compute in.
-        is_action = name.endswith("action space")
-        dtype = str(space.dtype) if space.dtype == np.uint8 or (is_action and space.dtype.kind != "f") else "float32"
-        return Box.from_arrays(space.low, space.high, dtype)
-    raise LudusError(f"{name} {space} is not supported; Discrete (from 0) and Box are")
+    match space:
+        case gymnasium.spaces.Discrete():
+            return Discrete(int(space.n), int(space.start))
+        case gymnasium.spaces.MultiDiscrete():
+            return MultiDiscrete(space.nvec.tolist(), space.start.tolist())
+        case gymnasium.spaces.MultiBinary():
+            return MultiBinary(space.shape)
+        case gymnasium.spaces.Box():
+            # Images stay bytes; all other numbers are kept as float32, which is what networks compute in.
+            is_kept = space.dtype == np.uint8 or ("action space" in name and space.dtype.kind != "f")
+            return Box.from_arrays(space.low, space.high, str(space.dtype) if is_kept else "float32")
+        case gymnasium.spaces.Dict():
+            return Dict([(str(key), as_space(part, f"{name} {key!r}:")) for key, part in space.spaces.items()])
+        case gymnasium.spaces.Tuple():
+            return Tuple([as_space(part, f"{name} {index}:") for index, part in enumerate(space.spaces)])
+    raise LudusError(
+        f"{name} {space} is not supported; Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them are"
+    )
 
 
 def known_ids() -> list[str]:
@@ -110,9 +193,9 @@ def known_ids() -> list[str]:
     return list(gymnasium.registry)
 
 
-def _make_by_id(id: str, options: dict[str, Any]) -> gymnasium.Env:
+def _make_by_id(id: str, options: dict[str, Any], registered: Any) -> gymnasium.Env:
     try:
-        return gymnasium.make(id, disable_env_checker=True, **options)
+        return gymnasium.make(registered or id, disable_env_checker=True, **options)
     except gymnasium.error.DependencyNotInstalled as error:
         raise LudusError(f"env={id}: {error}") from error
     except gymnasium.error.Error as error:
@@ -124,7 +207,8 @@ def _make_by_id(id: str, options: dict[str, Any]) -> gymnasium.Env:
         raise LudusError(f"env_options={options}: {id} does not take them ({message})") from error
 
 
-def _made(env: Any) -> gymnasium.Env:
+def _make_by_call(make: Callable[..., Any], options: dict[str, Any]) -> gymnasium.Env:
+    env = make(**options)
     if not isinstance(env, gymnasium.Env):
         raise LudusError(f"env: expected a gymnasium.Env, got {type(env).__name__}")
     return env
@@ -135,3 +219,23 @@ def _copy(env: gymnasium.Env) -> gymnasium.Env:
         return copy.deepcopy(env)
     except Exception as error:  # whatever a user's object raises when copied
         raise LudusError(f"env: {type(env).__name__} cannot be copied ({error}); pass its class instead") from error
+
+
+def _native_leaves(space: Any) -> Iterator[Any]:
+    """Yield the spaces that hold arrays, in the order of `ludus.spaces.leaves`."""
+    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        is_dict = isinstance(space, gymnasium.spaces.Dict)
+        for part in (space[key] for key in sorted(space.spaces)) if is_dict else space.spaces:
+            yield from _native_leaves(part)
+    else:
+        yield space
+
+
+def _native_rows(space: Any, action: np.ndarray) -> Any:
+    """Return actions `[n, ...]` in an environment's own type, without leaving its bounds by rounding."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return action.tolist()
+    if space.dtype == action.dtype:
+        return action
+    action = action.astype(space.dtype)
+    return np.clip(action, space.low, space.high) if isinstance(space, gymnasium.spaces.Box) else action

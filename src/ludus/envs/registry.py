@@ -2,17 +2,26 @@
 
 import difflib
 import math
+import os
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from importlib.util import find_spec
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 from ludus.envs.base import Environment, HostEnv, check_environment
 from ludus.envs.classic import CLASSIC
 from ludus.envs.vector import VectorEnv
+from ludus.envs.workers import WorkerEnv, WorkerOptions, is_from_script, sendable, workers_that_pay
 from ludus.types import LudusError
 
-LIBRARIES = ("jax", "gym")
+LIBRARIES = ("jax", "gym", "envpool")
+FAITHFUL_IN_ENVPOOL = frozenset(
+    ("BipedalWalker-v3", "HalfCheetah-v5", "Hopper-v5", "InvertedPendulum-v5", "Swimmer-v5", "Walker2d-v5")
+)
+"""Gymnasium's ids whose environments in EnvPool were shown to be the same; docs/envpool.md says how."""
+WORKER_KEYS = ("num_workers", "worker_timeout", "on_worker_fault")
+"""What `make_env` takes besides the environment's own options."""
 
 _registered: dict[str, Callable[..., Any]] = {}
 
@@ -32,30 +41,70 @@ def register_env(name: str, make: Callable[..., Any]) -> None:
     _registered[name] = make
 
 
-def make_env(env: Any, num_envs: int = 1, **options: Any) -> VectorEnv | HostEnv:
+def make_env(
+    env: Any,
+    num_envs: int = 1,
+    *,
+    num_workers: int | str = 0,
+    worker_timeout: float = 5.0,
+    on_worker_fault: str = "restart",
+    **options: Any,
+) -> VectorEnv | HostEnv:
     """Make a batch of environments.
 
     Args:
-        env: an id such as "CartPole-v1", with "jax:" or "gym:" before it to pick the library; a registered name; a
-            `ludus.Environment`; or a `gymnasium.Env` class or instance.
+        env: an id such as "CartPole-v1", with "jax:", "gym:" or "envpool:" before it to pick the library; a registered
+            name; a `ludus.Environment`; or a `gymnasium.Env` class or instance.
         num_envs: how many copies run side by side.
+        num_workers: processes that Gymnasium environments are spread over; 0 steps them in this process, "auto"
+            measures a few steps and takes what is faster.
+        worker_timeout: seconds that one environment may take for one step or reset before its worker is at fault.
+        on_worker_fault: "restart" replaces a worker that raises, dies or hangs and drops its running episodes; "stop"
+            raises instead.
         **options: handed to the environment.
     """
     if isinstance(num_envs, bool) or not isinstance(num_envs, Integral) or num_envs < 1:
         raise LudusError(f"num_envs={num_envs}: must be an integer of at least 1")
-    num_envs = int(num_envs)
+    workers = _Workers(num_workers, worker_timeout, on_worker_fault)
+    workers.check(int(num_envs))
+    batch = _make(env, int(num_envs), options, workers)
+    if isinstance(num_workers, int) and num_workers and not getattr(batch, "num_workers", 0):
+        batch.close()
+        raise LudusError(f"num_workers={num_workers}: {batch.id} does not step in worker processes; leave it out")
+    return batch
+
+
+class _Workers(NamedTuple):
+    """What was asked about worker processes."""
+
+    count: int | str
+    timeout: float
+    on_fault: Any
+
+    def check(self, num_envs: int) -> None:
+        """Refuse what cannot be, before any environment is made."""
+        if self.count != "auto" and (isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 0):
+            raise LudusError(f"num_workers={self.count}: must be auto or an integer of at least 0")
+        if isinstance(self.count, int) and self.count > num_envs:
+            raise LudusError(f"num_workers={self.count}: more workers than environments (num_envs={num_envs})")
+        WorkerOptions(self.timeout, self.on_fault).check()
+
+
+def _make(env: Any, num_envs: int, options: dict[str, Any], workers: _Workers) -> VectorEnv | HostEnv:
     if not isinstance(env, str):
-        return _from_object(env, num_envs, options, None)
+        return _from_object(env, num_envs, options, None, workers)
     library, _, name = env.rpartition(":")
     if library and library not in LIBRARIES:
         raise LudusError(f"env={env}: no library {library!r}; prefixes are {', '.join(p + ':' for p in LIBRARIES)}")
-    if name in _registered:
-        return _from_object(_registered[name], num_envs, options, name)
-    if library != "gym" and name in CLASSIC:
+    if name in _registered and library != "envpool":
+        return _from_object(_registered[name], num_envs, options, name, workers)
+    if library in ("", "jax") and name in CLASSIC:
         return _native(name, num_envs, options)
     if library == "jax":
         raise LudusError(f"env={env}: no such native environment{_hint(name, [*CLASSIC, *_registered])}")
-    return _gymnasium(name, num_envs, options)
+    if library == "envpool" or (not library and _is_for_envpool(name, options, workers)):
+        return _envpool(name, num_envs, options)
+    return _gymnasium(name, num_envs, options, workers)
 
 
 def _native(name: str, num_envs: int, options: dict[str, Any]) -> VectorEnv:
@@ -87,7 +136,9 @@ def _check_options(env: Environment, options: dict[str, Any]) -> None:
             raise LudusError(f"env_options.{name}={value!r}: must be a finite number (its default is {default})")
 
 
-def _from_object(env: Any, num_envs: int, options: dict[str, Any], name: str | None) -> VectorEnv | HostEnv:
+def _from_object(
+    env: Any, num_envs: int, options: dict[str, Any], name: str | None, workers: _Workers
+) -> VectorEnv | HostEnv:
     if isinstance(env, Environment):
         return _vector(lambda: env, num_envs, f"object:{type(env).__qualname__}", options)
     if isinstance(env, type) and issubclass(env, Environment):
@@ -98,19 +149,60 @@ def _from_object(env: Any, num_envs: int, options: dict[str, Any], name: str | N
         if isinstance(made, Environment):
             return _vector(lambda **_: made, num_envs, f"jax:{name}", options)
         made.close()
-    from ludus.envs.gymnasium import make_gymnasium
-
-    batch = make_gymnasium(env, num_envs, options)
-    batch.id = f"gym:{name}" if name else batch.id
-    return batch
+    return _gymnasium(env, num_envs, options, workers, name)
 
 
-def _gymnasium(name: str, num_envs: int, options: dict[str, Any]) -> HostEnv:
+def _gymnasium(env: Any, num_envs: int, options: dict[str, Any], workers: _Workers, name: str | None = None) -> HostEnv:
+    """Make a batch in this process or in workers; `name` is what a user's own environment is registered under."""
     try:
-        from ludus.envs.gymnasium import make_gymnasium
+        from ludus.envs.gymnasium import GymnasiumEnv, recipe
     except ImportError as error:
-        raise LudusError(f"env={name}: needs Gymnasium (pip install gymnasium)") from error
-    return make_gymnasium(name, num_envs, options)
+        raise LudusError(f"env={env}: needs Gymnasium (pip install gymnasium)") from error
+    make, id = recipe(env, options)
+    id = f"gym:{name}" if name else id
+    count, placement = _settled(workers.count, make, num_envs, id)
+    if count == 0:
+        batch = GymnasiumEnv(make, num_envs, id, options)
+        batch.placement = placement
+        return batch
+    return WorkerEnv(make, num_envs, id, options, count, WorkerOptions(workers.timeout, workers.on_fault), placement)
+
+
+def _is_for_envpool(name: str, options: dict[str, Any], workers: _Workers) -> bool:
+    """Whether EnvPool is there and gives what the id means; with options that it may not have, Gymnasium does."""
+    asked_elsewise = workers.count not in (0, "auto") or options.keys() - {"max_episode_steps"}
+    return name in FAITHFUL_IN_ENVPOOL and not asked_elsewise and find_spec("envpool") is not None
+
+
+def _envpool(name: str, num_envs: int, options: dict[str, Any]) -> HostEnv:
+    try:
+        from ludus.envs.envpool import make_envpool
+    except ImportError as error:
+        raise LudusError(f'env=envpool:{name}: needs EnvPool (pip install "ludus[envpool]")') from error
+    except OSError as error:  # EnvPool lists its assets while it is imported
+        raise LudusError(f'env=envpool:{name}: EnvPool lacks its assets (pip install "ludus[envpool]")') from error
+    return make_envpool(name, num_envs, options)
+
+
+def _settled(count: int | str, make: Callable[[], Any], num_envs: int, id: str) -> tuple[int, str]:
+    """Return how many workers there shall be and, in words, why."""
+    if isinstance(count, int):
+        return count, f"{count} workers" if count else ""
+    if num_envs == 1:
+        return 0, ""
+    from ludus.envs.gymnasium import step_seconds
+
+    try:
+        if is_from_script(sendable(make, id)):
+            return 0, "in this process (its class is in the script itself)"
+    except LudusError:
+        return 0, "in this process (it cannot be sent to workers)"
+    seconds = step_seconds(make)
+    if seconds is None:
+        return 0, "in this process (not measured: some actions are forbidden)"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    best = workers_that_pay(seconds, num_envs, cores)
+    return best, f"{f'{best} workers' if best else 'in this process'} ({1e6 * seconds:.0f} µs a step)"
 
 
 def _hint(name: str, known: list[str]) -> str:

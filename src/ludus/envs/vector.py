@@ -1,6 +1,7 @@
 """A batch of one JAX environment: vmap, same-step reset, time limit, episode statistics."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -9,8 +10,8 @@ import jax.numpy as jnp
 from ludus.envs.base import Environment
 from ludus.rows import choose_rows
 from ludus.seeding import spread
-from ludus.spaces import Space
-from ludus.types import Step
+from ludus.spaces import Space, map_leaves
+from ludus.types import Masked, Step
 
 
 class VectorState(NamedTuple):
@@ -20,6 +21,17 @@ class VectorState(NamedTuple):
     obs: Any
     episode_return: jax.Array
     episode_length: jax.Array
+    info: dict[str, jax.Array] = {}  # noqa: RUF012  a NamedTuple's default; never written to
+    """Running sum of every number that the environment puts into `Step.info`."""
+
+
+class EpisodeSoFar(NamedTuple):
+    """What the running episode of each copy came to, up to and including the latest step."""
+
+    episode_return: jax.Array
+    episode_length: jax.Array
+    info_total: dict[str, jax.Array]
+    info_last: dict[str, jax.Array]
 
 
 class Draw(NamedTuple):
@@ -65,21 +77,23 @@ class VectorEnv:
 
     def reset(self, keys: jax.Array) -> VectorState:
         """Start every copy, each from its own key `[B]`."""
-        env_state, obs = jax.vmap(self.env.reset)(keys)
-        return VectorState(env_state, obs, jnp.zeros(len(keys), jnp.float32), jnp.zeros(len(keys), jnp.int32))
+        env_state, obs = jax.vmap(self._start)(keys)
+        zeros = jnp.zeros(len(keys), jnp.float32)
+        info = dict.fromkeys(_info_names(self.env), zeros)
+        return VectorState(env_state, obs, zeros, jnp.zeros(len(keys), jnp.int32), info)
 
     def draw(self, step_key: jax.Array, start_key: jax.Array, num_steps: int) -> Draw:
         """Draw the randomness of `num_steps` steps at once: far cheaper than step by step."""
         shape = (num_steps, self.num_envs)
-        return Draw(spread(step_key, shape), jax.vmap(jax.vmap(self.env.reset))(spread(start_key, shape)))
+        return Draw(spread(step_key, shape), jax.vmap(jax.vmap(self._start))(spread(start_key, shape)))
 
     def step(self, state: VectorState, action: Any, draw: Draw) -> tuple[VectorState, Step]:
         """Advance every copy and start the ended ones anew.
 
         The returned `Step` holds the true successor; the state's `obs` is what to act on next. `Step.info`
-        is `(episode_return, episode_length)` up to and including this step.
+        is an `EpisodeSoFar`.
         """
-        env_state, step = jax.vmap(self.env.step)(state.env, action, draw.key)
+        env_state, step = jax.vmap(self._advance)(state.env, action, draw.key)
         reward = jnp.asarray(step.reward, jnp.float32)
         episode_return, episode_length = state.episode_return + reward, state.episode_length + 1
         terminated = jnp.broadcast_to(step.terminated, reward.shape)
@@ -88,5 +102,37 @@ class VectorEnv:
             truncated = truncated | (episode_length >= self.max_episode_steps)
         ended = terminated | truncated
         env_state, obs = choose_rows(ended, draw.start, (env_state, step.obs))
-        after = VectorState(env_state, obs, jnp.where(ended, 0.0, episode_return), jnp.where(ended, 0, episode_length))
-        return after, Step(step.obs, reward, terminated, truncated, (episode_return, episode_length))
+        last = {name: jnp.asarray(step.info[name], jnp.float32) for name in state.info}
+        total = {name: state.info[name] + x for name, x in last.items()}
+        after = VectorState(
+            env_state,
+            obs,
+            jnp.where(ended, 0.0, episode_return),
+            jnp.where(ended, 0, episode_length),
+            {name: jnp.where(ended, 0.0, x) for name, x in total.items()},
+        )
+        so_far = EpisodeSoFar(episode_return, episode_length, total, last)
+        return after, Step(step.obs, reward, terminated, truncated, so_far)
+
+    def _start(self, key: jax.Array) -> tuple[Any, Any]:
+        state, obs = self.env.reset(key)
+        return state, self._shown(state, obs)
+
+    def _advance(self, state: Any, action: Any, key: jax.Array) -> tuple[Any, Step]:
+        state, step = self.env.step(state, action, key)
+        return state, step._replace(obs=self._shown(state, step.obs))
+
+    def _shown(self, state: Any, obs: Any) -> Any:
+        mask = self.env.action_mask(state)
+        return obs if mask is None else Masked(obs, mask)
+
+
+@lru_cache
+def _info_names(env: Environment) -> tuple[str, ...]:
+    """Return the names under which an environment's `Step.info` holds one number each."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    action = map_leaves(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), env.action_space)
+    info = jax.eval_shape(env.step, jax.eval_shape(env.reset, key)[0], action, key)[1].info
+    if not isinstance(info, dict):
+        return ()
+    return tuple(sorted(name for name, x in info.items() if getattr(x, "shape", None) == ()))

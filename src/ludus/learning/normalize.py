@@ -1,5 +1,6 @@
 """Running mean and variance, kept in the learner's state so that a policy cannot part from them."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,11 +23,16 @@ def empty_statistics(shape: tuple[int, ...]) -> RunningStatistics:
     return RunningStatistics(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
 
 
-def update_statistics(stats: RunningStatistics, x: jax.Array, valid: jax.Array | None = None) -> RunningStatistics:
+def update_statistics(stats: Any, x: Any, valid: jax.Array | None = None) -> Any:
     """Take in a batch `[T, B, *shape]`, leaving out rows where `valid` `[T, B]` is False.
 
-    The parallel form of Chan, Golub and LeVeque (1979): exact however the data is cut into batches.
+    A tree of arrays has a tree of statistics, with None for an array that is not to be normalised.
     """
+    return _map_statistics(lambda stats, x: stats if stats is None else _merged(stats, x, valid), stats, x)
+
+
+def _merged(stats: RunningStatistics, x: jax.Array, valid: jax.Array | None) -> RunningStatistics:
+    """The parallel form of Chan, Golub and LeVeque (1979): exact however the data is cut into batches."""
     axes = (0, 1)
     x = x.astype(jnp.float32)
     weight = jnp.ones(x.shape[:2]) if valid is None else valid.astype(jnp.float32)
@@ -49,11 +55,17 @@ def standard_deviation(stats: RunningStatistics) -> jax.Array:
     return jnp.sqrt(stats.variance + 1e-8)
 
 
-def normalize(stats: RunningStatistics | None, x: jax.Array) -> jax.Array:
-    """Shift and scale to mean 0 and standard deviation 1, then clip; without statistics, leave as it is."""
-    if stats is None:
-        return x
-    return jnp.clip((x - stats.mean) / standard_deviation(stats), -CLIP, CLIP)
+def normalize(stats: Any, x: Any) -> Any:
+    """Shift and scale to mean 0 and standard deviation 1, then clip; what has no statistics is left as it is."""
+
+    def scaled(stats: RunningStatistics | None, x: Any) -> Any:
+        return x if stats is None else jnp.clip((x - stats.mean) / standard_deviation(stats), -CLIP, CLIP)
+
+    return _map_statistics(scaled, stats, x)
+
+
+def _map_statistics(function: Callable[[Any, Any], Any], stats: Any, x: Any) -> Any:
+    return jax.tree.map(function, stats, x, is_leaf=lambda s: s is None or isinstance(s, RunningStatistics))
 
 
 def location_and_scale(stats: RunningStatistics | None) -> tuple[Any, Any]:

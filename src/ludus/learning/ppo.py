@@ -29,14 +29,14 @@ from ludus.learning.normalize import (
     standardize,
     update_statistics,
 )
+from ludus.learning.observations import check_observation_space, observation_statistics, without_masks
 from ludus.learning.returns import discounted_returns, generalized_advantages
 from ludus.networks.actor_critic import MLP, ActorCritic, NetworkBuilder
-from ludus.networks.distributions import sampling_noise
-from ludus.networks.layers import SUPPORTED_SPACES, to_environment
+from ludus.networks.distributions import restricted, sampling_noise
+from ludus.networks.layers import check_action_space, to_environment
 from ludus.networks.memory import one_step_each, through_time
-from ludus.networks.network import Network, network_for
-from ludus.spaces import Box
-from ludus.types import LudusError, Mode, Rollout, Spec, Transition
+from ludus.networks.network import Leaves, Network, network_for
+from ludus.types import LudusError, Mode, Rollout, Spec, Transition, split_mask
 
 METRICS = {
     "policy_loss": "mean of -min(r A, clip(r, 1-eps, 1+eps) A) over minibatches",
@@ -71,10 +71,13 @@ STEP_METRICS = (
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PPOPolicy:
-    """What acting needs: parameters and the observation statistics they were trained with."""
+    """What acting needs: parameters and the observation statistics they were trained with.
 
-    parameters: jax.Array
-    observations: RunningStatistics | None
+    Statistics are a tree like the observation, with None for what is not normalised.
+    """
+
+    parameters: Leaves
+    observations: Any
     network: Network = field(metadata={"static": True})
 
 
@@ -83,9 +86,9 @@ class PPOPolicy:
 class PPOState:
     """Everything PPO learns or remembers between updates."""
 
-    parameters: jax.Array
+    parameters: Leaves
     optimizer: Any
-    observations: RunningStatistics | None
+    observations: Any
     returns: RunningStatistics | None
     rewards: RunningStatistics | None
     discounted: jax.Array
@@ -95,8 +98,9 @@ class PPOState:
 class Samples(NamedTuple):
     """One row for each transition `[N, ...]`; with memory, one row for each environment `[B, T, ...]`."""
 
-    obs: jax.Array
-    action: jax.Array
+    obs: Any
+    mask: jax.Array | None
+    action: Any
     log_prob: jax.Array
     value: jax.Array
     advantage: jax.Array
@@ -118,7 +122,7 @@ class Estimates(NamedTuple):
 class Learner(NamedTuple):
     """What changes from minibatch to minibatch."""
 
-    parameters: jax.Array
+    parameters: Leaves
     optimizer: Any
     stopped: jax.Array
 
@@ -184,13 +188,8 @@ class PPO:
 
     def validate(self, spec: Spec) -> None:
         """Refuse what cannot work, before anything is compiled."""
-        for name, space in (("observation", spec.observation_space), ("action", spec.action_space)):
-            if not isinstance(space, SUPPORTED_SPACES):
-                raise LudusError(f"PPO: {name} space {space} is not supported; Discrete and Box are")
-        if isinstance(spec.action_space, Box) and not spec.action_space.dtype.startswith("float"):
-            raise LudusError(
-                f"PPO: action space {spec.action_space} is not supported; a Box of actions must be of floats"
-            )
+        check_observation_space("PPO", spec.observation_space)
+        check_action_space("PPO", spec.action_space)
         if self.batch_size % spec.num_envs:
             raise LudusError(f"num_envs={spec.num_envs}: must divide algorithm.batch_size={self.batch_size}")
         length = self.rollout_length(spec.num_envs)
@@ -204,12 +203,11 @@ class PPO:
         """Build networks, optimiser and statistics."""
         network = network_for(self.network, spec)
         parameters = network.initialize(key)
-        optimizer = self.optimizer.init(network.unravel(parameters)) if self.optimizer else _adam_state(network.size)
-        is_box = isinstance(spec.observation_space, Box)
+        optimizer = self.optimizer.init(network.as_tree(parameters)) if self.optimizer else _adam_state(network.size)
         return PPOState(
             parameters,
             optimizer,
-            empty_statistics(spec.observation_space.shape) if self.normalize_observations and is_box else None,
+            observation_statistics(spec.observation_space) if self.normalize_observations else None,
             empty_statistics(()) if self.normalize_returns else None,
             empty_statistics(()) if self.normalize_rewards else None,
             jax.device_put(np.zeros(spec.num_envs, np.float32)),
@@ -224,28 +222,29 @@ class PPO:
         """Whatever the network remembers at the start of an episode."""
         return policy.network.merge(policy.parameters).initial_memory(n)
 
-    def noise(self, policy: PPOPolicy, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    def noise(self, policy: PPOPolicy, key: jax.Array, shape: tuple[int, ...]) -> Any:
         """Noise for `shape` sampled actions."""
         return sampling_noise(policy.network.spec.action_space, key, shape)
 
     def act(self, policy: PPOPolicy, memory: Any, obs: Any, noise: Any, mode: Mode) -> tuple[Any, Any, Any]:
         """Sample (explore) or take the mode (greedy); the sample is kept as it was before clipping to the bounds."""
-        module = policy.network.merge(policy.parameters)
+        module, space = policy.network.merge(policy.parameters), policy.network.spec.action_space
+        obs, mask = split_mask(obs)
         memory, features = module.remember(memory, normalize(policy.observations, obs))
-        distribution = module.actor(features)
+        distribution = restricted(space, module.actor(features), mask)
         sample = distribution.mode() if mode == "greedy" else distribution.sample(noise)
         extras = {"sample": sample, "log_prob": distribution.log_prob(sample)}
-        return memory, to_environment(policy.network.spec.action_space, sample), extras
+        return memory, to_environment(space, sample), extras
 
     def update(self, state: PPOState, rollout: Rollout, key: jax.Array) -> tuple[PPOState, dict[str, jax.Array]]:
         """Advantages once, then epochs of shuffled minibatches; statistics last: all epochs see the old ones."""
-        steps = blank_padding(rollout.steps)
+        steps, mask = without_masks(blank_padding(rollout.steps))
         rewards, discounted, reward = self._scale_rewards(state, steps)
         estimates = self._estimate(state, steps._replace(reward=reward), rollout.memory)
-        samples = _samples(state, steps, estimates, rollout.memory)
+        samples = _samples(state, steps, mask, estimates, rollout.memory)
         annealing = 1.0 - rollout.progress if self.anneal_learning_rate else 1.0
         learner, metrics = self._epochs(state, samples, key, annealing)
-        observations = state.observations and update_statistics(state.observations, steps.obs, steps.valid)
+        observations = update_statistics(state.observations, steps.obs, steps.valid)
         new = PPOState(
             learner.parameters, learner.optimizer, observations, estimates.returns, rewards, discounted, state.network
         )
@@ -277,7 +276,8 @@ class PPO:
         module = state.network.merge(state.parameters)
         obs, next_obs = normalize(state.observations, steps.obs), normalize(state.observations, steps.next_obs)
         after, features = through_time(module, memory, obs, steps.terminated | steps.truncated)
-        values = module.critic(jnp.stack([features, one_step_each(module, after, next_obs)]))
+        both = jax.tree.map(lambda *x: jnp.stack(x), features, one_step_each(module, after, next_obs))
+        values = module.critic(both)
         mean, scale = location_and_scale(state.returns)
         value, next_value = mean + scale * values
         advantage = generalized_advantages(
@@ -325,6 +325,9 @@ class PPO:
         gradient, terms = accumulated(
             lambda piece: differentiate(learner.parameters, network, piece), part, self.accumulation_steps
         )
+        # One vector: the norm is one reduction and Adam one fused loop, where a dozen small arrays would be a dozen
+        # of each. The parameters stay separate: a matrix kernel adds a bias in passing, but not a slice of a vector.
+        gradient = network.ravel(gradient)
         norm = jnp.sqrt(jnp.sum(jnp.square(gradient)))
         gradient = gradient * jnp.minimum(1.0, self.max_grad_norm / (norm + 1e-8))
         new = Learner(*self._descend(network, annealing, learner, gradient), learner.stopped)
@@ -336,18 +339,21 @@ class PPO:
     def _descend(self, network: Network, annealing: Any, learner: Learner, gradient: jax.Array) -> tuple[Any, Any]:
         if self.optimizer is None:
             direction, optimizer = ADAM.update(gradient, learner.optimizer)
-            return learner.parameters - self.learning_rate * annealing * direction, optimizer
+            change = network.unravel(-self.learning_rate * annealing * direction)
+            return tuple(p + d for p, d in zip(learner.parameters, change, strict=True)), optimizer
         # The user's transformation sees the tree that the module holds, so masks by name work. It has its own step
         # size; annealing still applies to it.
-        tree = network.unravel(learner.parameters)
-        change, optimizer = self.optimizer.update(network.unravel(gradient), learner.optimizer, tree)
-        return learner.parameters + annealing * network.ravel(change), optimizer
+        trees = network.as_tree(network.unravel(gradient)), learner.optimizer, network.as_tree(learner.parameters)
+        change, optimizer = self.optimizer.update(*trees)
+        change = jax.tree.leaves(change)
+        return tuple(p + annealing * d for p, d in zip(learner.parameters, change, strict=True)), optimizer
 
-    def _loss(self, parameters: jax.Array, network: Network, part: Samples) -> tuple[jax.Array, jax.Array]:
+    def _loss(self, parameters: Leaves, network: Network, part: Samples) -> tuple[jax.Array, jax.Array]:
         """L = -L_clip + c1 L_value - c2 H (eq. 9, as a loss); weights sum to one over the whole minibatch."""
         module = network.merge(parameters)
         features = _features(module, part)
-        distribution, value = module.actor(features), module.critic(features)
+        distribution = restricted(network.spec.action_space, module.actor(features), part.mask)
+        value = module.critic(features)
         log_ratio = distribution.log_prob(part.action) - part.log_prob
         # Padding has weight 0, but the ratio of a blank row may overflow, and 0 times infinity is not 0.
         log_ratio = jnp.where(part.weight > 0, log_ratio, 0.0)
@@ -368,11 +374,12 @@ class PPO:
         return policy_loss + self.value_coef * critic_loss - self.entropy_coef * entropy
 
 
-def _samples(state: PPOState, steps: Transition, estimates: Estimates, memory: Any) -> Samples:
+def _samples(state: PPOState, steps: Transition, mask: jax.Array | None, estimates: Estimates, memory: Any) -> Samples:
     """Lay a rollout out in rows that can be shuffled: transitions, or whole environments if there is a memory."""
     has_memory = state.network.has_memory
     by_time = Samples(
         obs=normalize(state.observations, steps.obs),
+        mask=mask,
         action=steps.extras["sample"],
         log_prob=steps.extras["log_prob"],
         value=estimates.value,
@@ -390,5 +397,6 @@ def _samples(state: PPOState, steps: Transition, estimates: Estimates, memory: A
 def _features(module: ActorCritic, part: Samples) -> Any:
     if part.ended is None:
         return module.remember((), part.obs)[1]
-    features = through_time(module, part.memory, part.obs.swapaxes(0, 1), part.ended.swapaxes(0, 1))[1]
+    obs, ended = jax.tree.map(lambda x: x.swapaxes(0, 1), (part.obs, part.ended))  # [B, T] -> [T, B]
+    features = through_time(module, part.memory, obs, ended)[1]
     return jax.tree.map(lambda x: x.swapaxes(0, 1), features)  # [T, B] -> [B, T]

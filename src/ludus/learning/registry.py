@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from ludus.learning.ppo import PPO
+from ludus.learning.sac import SAC
 from ludus.networks.actor_critic import NETWORKS
 from ludus.types import LudusError
 
-ALGORITHMS: dict[str, type] = {"ppo": PPO}
+ALGORITHMS: dict[str, type] = {"ppo": PPO, "sac": SAC}
 
 CUSTOM = "custom"
 """Stands for a network or optimiser that only the user's own code can build again."""

@@ -9,74 +9,83 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ludus.networks.distributions import Categorical, Distribution, Gaussian
-from ludus.networks.layers import ACTIVATIONS, Linear, Torso, action_size, as_vector, generator_from, vector_size
-from ludus.spaces import Discrete, Space
+from ludus.networks.distributions import Distribution, distribution_for
+from ludus.networks.encoder import Encoder
+from ludus.networks.layers import ACTIVATIONS, Linear, Torso, action_size, generator_from
+from ludus.networks.soft_actor_critic import SoftActor, SoftCritic
+from ludus.spaces import Box, Space, leaves
 from ludus.types import LudusError, Spec
 
 
 class ActorCritic(nnx.Module):
     """What PPO asks of a network. A user's own network overrides `actor` and `critic`.
 
-    Observations and features come with any number of leading batch axes: `[n, ...]` when acting, `[T, B, ...]` and more
-    when learning. A network with memory overrides `initial_memory` and `remember` too; its `remember` is given one
-    batch axis and runs step by step through time, everything else is applied to whole batches.
+    Observations are what the space says: arrays, or dicts and tuples of them. They and the features come with any
+    number of leading batch axes: `[n, ...]` when acting, `[T, B, ...]` and more when learning. A network with memory
+    overrides `initial_memory` and `remember` too; its `remember` is given one batch axis and runs step by step through
+    time, everything else is applied to whole batches.
     """
 
     def initial_memory(self, n: int) -> Any:
         """Memory of `n` environments at an episode's start; `()` for none."""
         return ()
 
-    def remember(self, memory: Any, obs: jax.Array) -> tuple[Any, jax.Array]:
+    def remember(self, memory: Any, obs: Any) -> tuple[Any, Any]:
         """Take in observations: the new memory and the features that actor and critic see."""
         return memory, obs
 
-    def actor(self, features: jax.Array) -> Distribution:
+    def actor(self, features: Any) -> Distribution:
         """Return the policy's distribution over actions."""
         raise NotImplementedError
 
-    def critic(self, features: jax.Array) -> jax.Array:
+    def critic(self, features: Any) -> jax.Array:
         """Return the state value `[...]`."""
         raise NotImplementedError
 
 
 class ActionHead(nnx.Module):
-    """Last layer of a policy: categorical for Discrete, Gaussian with state-independent std for Box."""
+    """Last layer of a policy: the action space chooses its distribution, and deviations do not depend on the state."""
 
     def __init__(self, inputs: int, space: Space, *, rngs: nnx.Rngs):
         """Build the layer; its small gain makes the first policy nearly uniform."""
-        self.is_discrete = isinstance(space, Discrete)
+        self.space = space
         self.layer = Linear(inputs, action_size(space), 0.01, generator_from(rngs))
-        if not self.is_discrete:
-            self.log_std = nnx.Param(jax.device_put(np.zeros(action_size(space), np.float32)))
+        real_numbers = sum(action_size(leaf) for _, leaf in leaves(space) if isinstance(leaf, Box))
+        if real_numbers:
+            self.log_std = nnx.Param(jax.device_put(np.zeros(real_numbers, np.float32)))
 
     def __call__(self, features: jax.Array) -> Distribution:
         """Return the distribution for each row of features."""
-        outputs = self.layer(features)
-        if self.is_discrete:
-            return Categorical(outputs)
-        return Gaussian(outputs, jnp.broadcast_to(self.log_std[...], outputs.shape))
+        log_std = self.log_std[...] if hasattr(self, "log_std") else None
+        return distribution_for(self.space, self.layer(features), log_std)
 
 
 class MLPActorCritic(ActorCritic):
-    """Two separate perceptrons: nothing the critic learns disturbs the actor."""
+    """Two separate perceptrons: nothing the critic learns disturbs the actor.
+
+    Only the convolutions over images are shared (detail 21 of PPO): they cost most, and see the same.
+    """
 
     def __init__(self, spec: Spec, hidden_sizes: tuple[int, ...], activation: str, *, rngs: nnx.Rngs):
         """Build both networks for the spaces of `spec`."""
-        self.observation_space = spec.observation_space
-        inputs, generator = vector_size(spec.observation_space), generator_from(rngs)
-        self.actor_torso = Torso(inputs, hidden_sizes, activation, generator)
+        generator = generator_from(rngs)
+        self.encoder = Encoder(spec.observation_space, generator)
+        self.actor_torso = Torso(self.encoder.outputs, hidden_sizes, activation, generator)
         self.actor_head = ActionHead(self.actor_torso.outputs, spec.action_space, rngs=rngs)
-        self.critic_torso = Torso(inputs, hidden_sizes, activation, generator)
+        self.critic_torso = Torso(self.encoder.outputs, hidden_sizes, activation, generator)
         self.critic_head = Linear(self.critic_torso.outputs, 1, 1.0, generator)
+
+    def remember(self, memory: Any, obs: Any) -> tuple[Any, jax.Array]:
+        """Nothing is remembered; the features are the observations as vectors."""
+        return memory, self.encoder(obs)
 
     def actor(self, features: jax.Array) -> Distribution:
         """Return the policy's distribution."""
-        return self.actor_head(self.actor_torso(as_vector(self.observation_space, features)))
+        return self.actor_head(self.actor_torso(features))
 
     def critic(self, features: jax.Array) -> jax.Array:
         """Return the state value."""
-        return self.critic_head(self.critic_torso(as_vector(self.observation_space, features)))[..., 0]
+        return self.critic_head(self.critic_torso(features))[..., 0]
 
 
 class GRUActorCritic(ActorCritic):
@@ -84,11 +93,11 @@ class GRUActorCritic(ActorCritic):
 
     def __init__(self, spec: Spec, config: "GRU", *, rngs: nnx.Rngs):
         """Build the unit and both perceptrons."""
-        self.observation_space = spec.observation_space
         self.size = config.memory_size
-        inputs, generator = vector_size(spec.observation_space), generator_from(rngs)
+        generator = generator_from(rngs)
+        self.encoder = Encoder(spec.observation_space, generator)
         # Reset gate, update gate and candidate in one product each. Detail 32: orthogonal with gain 1, zero bias.
-        self.from_input = Linear(inputs, 3 * self.size, 1.0, generator)
+        self.from_input = Linear(self.encoder.outputs, 3 * self.size, 1.0, generator)
         self.from_memory = Linear(self.size, 3 * self.size, 1.0, generator)
         self.actor_torso = Torso(self.size, config.hidden_sizes, config.activation, generator)
         self.actor_head = ActionHead(self.actor_torso.outputs, spec.action_space, rngs=rngs)
@@ -99,9 +108,9 @@ class GRUActorCritic(ActorCritic):
         """Zeros `[n, memory_size]`."""
         return jnp.zeros((n, self.size))
 
-    def remember(self, memory: jax.Array, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def remember(self, memory: jax.Array, obs: Any) -> tuple[jax.Array, jax.Array]:
         """One step of the unit; the new memory is also the features."""
-        x_reset, x_update, x_new = jnp.split(self.from_input(as_vector(self.observation_space, obs)), 3, axis=-1)
+        x_reset, x_update, x_new = jnp.split(self.from_input(self.encoder(obs)), 3, axis=-1)
         h_reset, h_update, h_new = jnp.split(self.from_memory(memory), 3, axis=-1)
         update = jax.nn.sigmoid(x_update + h_update)
         candidate = jnp.tanh(x_new + jax.nn.sigmoid(x_reset + h_reset) * h_new)
@@ -133,6 +142,14 @@ class MLP:
     def __call__(self, spec: Spec, rngs: nnx.Rngs) -> ActorCritic:
         """Build the network."""
         return MLPActorCritic(spec, self.hidden_sizes, self.activation, rngs=rngs)
+
+    def soft_actor(self, spec: Spec, rngs: nnx.Rngs) -> SoftActor:
+        """Build SAC's actor."""
+        return SoftActor(spec, self.hidden_sizes, self.activation, rngs=rngs)
+
+    def soft_critic(self, spec: Spec, rngs: nnx.Rngs) -> SoftCritic:
+        """Build one of SAC's critics."""
+        return SoftCritic(spec, self.hidden_sizes, self.activation, rngs=rngs)
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,18 @@ is drawn beforehand, for a whole rollout at once: that is several times cheaper 
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ludus.spaces import Discrete, Space
+from ludus.networks.layers import action_size
+from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, leaves
 
 LOG_2PI = 1.8378770664093453
+LOG_2 = 0.6931471805599453
 
 
 class Categorical(NamedTuple):
@@ -90,11 +94,182 @@ class Gaussian(NamedTuple):
         return jnp.sum(0.5 * (ratio + z * z - 1.0) + other.log_std - self.log_std, axis=-1)
 
 
-Distribution = Categorical | Gaussian
+class TanhGaussian(NamedTuple):
+    """A Gaussian squashed by tanh: actions in (-1, 1). Samples and log-probabilities are of the value before tanh.
+
+    Densities are those of the squashed action, so they hold tanh's Jacobian, but never its inverse: an action that
+    rounds to 1 has no inverse (Haarnoja et al. 2018, arXiv 1812.05905, appendix C).
+    """
+
+    mean: jax.Array
+    log_std: jax.Array
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        """Turn standard normal noise `[..., d]` into values before squashing."""
+        return self.mean + jnp.exp(self.log_std) * noise
+
+    def mode(self) -> jax.Array:
+        """Return the mean before squashing, which is the median after it."""
+        return self.mean
+
+    def squash(self, unsquashed: jax.Array) -> jax.Array:
+        """Return the action of a value."""
+        return jnp.tanh(unsquashed)
+
+    def log_prob(self, unsquashed: jax.Array) -> jax.Array:
+        """Return log p(tanh(unsquashed)), summed over dimensions."""
+        z = (unsquashed - self.mean) * jnp.exp(-self.log_std)
+        # log(1 - tanh(u)^2) in a form that neither overflows nor cancels.
+        log_slope = 2.0 * (LOG_2 - unsquashed - jax.nn.softplus(-2.0 * unsquashed))
+        return -jnp.sum(0.5 * z * z + self.log_std + 0.5 * LOG_2PI + log_slope, axis=-1)
 
 
-def sampling_noise(space: Space, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+class MultiCategorical(NamedTuple):
+    """Independent choices with `logits` `[..., k, n]`, -inf where a choice has fewer than n values.
+
+    Actions are int32 `[..., k]`. Detail 37 of PPO: probabilities multiply, so their logarithms add up.
+    """
+
+    logits: jax.Array
+
+    @property
+    def choices(self) -> Categorical:
+        """Each component as a distribution of its own."""
+        return Categorical(self.logits)
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        """Turn uniform noise `[..., k]` into actions."""
+        return self.choices.sample(noise)
+
+    def mode(self) -> jax.Array:
+        """Return the likeliest value of each component."""
+        return self.choices.mode()
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Return log p(action), summed over components."""
+        return self.choices.log_prob(action).sum(axis=-1)
+
+    def entropy(self) -> jax.Array:
+        """Return the sum of the components' entropies."""
+        return self.choices.entropy().sum(axis=-1)
+
+    def kl(self, other: "MultiCategorical") -> jax.Array:
+        """Return KL(self || other), the sum over components."""
+        return self.choices.kl(other.choices).sum(axis=-1)
+
+
+class Bernoulli(NamedTuple):
+    """Independent coins with `logits` `[..., k]` of falling on 1; actions are int32 `[..., k]`."""
+
+    logits: jax.Array
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        """Turn uniform noise `[..., k]` in [0, 1) into zeros and ones."""
+        return (noise < jax.nn.sigmoid(self.logits)).astype(jnp.int32)
+
+    def mode(self) -> jax.Array:
+        """Return the likelier side of each coin."""
+        return (self.logits > 0).astype(jnp.int32)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Return log p(action), summed over coins: a coin on 1 has log sigmoid(logit), on 0 log sigmoid(-logit)."""
+        return jnp.sum(jax.nn.log_sigmoid(jnp.where(action == 1, self.logits, -self.logits)), axis=-1)
+
+    def entropy(self) -> jax.Array:
+        """Return -sum (p log p + q log q)."""
+        p, q = jax.nn.sigmoid(self.logits), jax.nn.sigmoid(-self.logits)
+        return -jnp.sum(p * jax.nn.log_sigmoid(self.logits) + q * jax.nn.log_sigmoid(-self.logits), axis=-1)
+
+    def kl(self, other: "Bernoulli") -> jax.Array:
+        """Return KL(self || other)."""
+        heads = jax.nn.log_sigmoid(self.logits) - jax.nn.log_sigmoid(other.logits)
+        tails = jax.nn.log_sigmoid(-self.logits) - jax.nn.log_sigmoid(-other.logits)
+        return jnp.sum(jax.nn.sigmoid(self.logits) * heads + jax.nn.sigmoid(-self.logits) * tails, axis=-1)
+
+
+class Composite(NamedTuple):
+    """Independent distributions, one for each leaf of a Dict or Tuple; actions and noise are tuples in that order."""
+
+    parts: tuple[Any, ...]
+
+    def sample(self, noise: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        """Turn the noise of each part into its action."""
+        return tuple(part.sample(row) for part, row in zip(self.parts, noise, strict=True))
+
+    def mode(self) -> tuple[jax.Array, ...]:
+        """Return the likeliest action of each part."""
+        return tuple(part.mode() for part in self.parts)
+
+    def log_prob(self, action: tuple[jax.Array, ...]) -> jax.Array:
+        """Return log p(action), summed over parts."""
+        return sum(part.log_prob(leaf) for part, leaf in zip(self.parts, action, strict=True))
+
+    def entropy(self) -> jax.Array:
+        """Return the sum of the parts' entropies."""
+        return sum(part.entropy() for part in self.parts)
+
+    def kl(self, other: "Composite") -> jax.Array:
+        """Return KL(self || other), the sum over parts."""
+        return sum(mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True))
+
+
+Distribution = Categorical | Gaussian | MultiCategorical | Bernoulli | Composite
+
+
+def distribution_for(space: Space, outputs: jax.Array, log_std: Any) -> Distribution:
+    """Return the distribution over actions of a space, given a network's outputs `[..., action_size(space)]`.
+
+    `log_std` holds one number for each real number of an action; None if there are none.
+    """
+    if isinstance(space, Dict | Tuple):
+        return Composite(tuple(_parts(space, outputs, log_std)))
+    if isinstance(space, Discrete):
+        return Categorical(outputs)
+    if isinstance(space, MultiDiscrete):
+        return MultiCategorical(_padded(outputs, space.sizes, -jnp.inf))
+    if isinstance(space, MultiBinary):
+        return Bernoulli(outputs)
+    return Gaussian(outputs, jnp.broadcast_to(log_std, outputs.shape))
+
+
+def restricted(space: Space, distribution: Any, mask: jax.Array | None) -> Any:
+    """Forbid the actions where a mask `[..., mask_size(space)]` is False; None forbids nothing."""
+    if mask is None:
+        return distribution
+    allowed = _padded(mask, space.sizes, False) if isinstance(space, MultiDiscrete) else mask
+    return distribution._replace(logits=jnp.where(allowed, distribution.logits, -jnp.inf))
+
+
+def sampling_noise(space: Space, key: jax.Array, shape: tuple[int, ...]) -> Any:
     """Draw the noise that `sample` needs for `shape` actions of a space."""
+    if isinstance(space, Dict | Tuple):
+        found = leaves(space)
+        keys = jax.random.split(key, len(found))
+        return tuple(sampling_noise(leaf, key, shape) for (_, leaf), key in zip(found, keys, strict=True))
     if isinstance(space, Discrete):
         return jax.random.uniform(key, shape)
-    return jax.random.normal(key, (*shape, math.prod(space.shape)))
+    draw = jax.random.normal if isinstance(space, Box) else jax.random.uniform
+    return draw(key, (*shape, math.prod(space.shape)))
+
+
+def _parts(space: Space, outputs: jax.Array, log_std: Any) -> Iterator[Distribution]:
+    for _, leaf in leaves(space):
+        size = action_size(leaf)
+        if isinstance(leaf, Box):
+            yield distribution_for(leaf, outputs[..., :size], log_std[:size])
+            log_std = log_std[size:]
+        else:
+            yield distribution_for(leaf, outputs[..., :size], None)
+        outputs = outputs[..., size:]
+
+
+def _padded(x: jax.Array, sizes: list[int], fill: Any) -> jax.Array:
+    """Components one after the other `[..., sum(sizes)]` as rows of equal length `[..., k, max(sizes)]`."""
+    longest = max(sizes)
+    if min(sizes) == longest:
+        return x.reshape(*x.shape[:-1], len(sizes), longest)
+    components = jnp.split(x, np.cumsum(sizes)[:-1].tolist(), axis=-1)
+    before = [(0, 0)] * (x.ndim - 1)
+    padding = [[*before, (0, longest - size)] for size in sizes]
+    rows = [jnp.pad(c, pad, constant_values=fill) for c, pad in zip(components, padding, strict=True)]
+    return jnp.stack(rows, axis=-2)

@@ -1,15 +1,29 @@
-"""Layers with the initialisation that policy-gradient methods want, and observations made into vectors."""
+"""Layers with the initialisation that policy-gradient methods want, and what lies between spaces and vectors."""
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ludus.spaces import Box, Discrete, Space
+from ludus.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    Leaf,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    leaves,
+    mask_size,
+    unflatten,
+)
+from ludus.types import LudusError
 
 ACTIVATIONS: dict[str, Callable] = {
     "tanh": nnx.tanh,
@@ -70,28 +84,44 @@ class Torso(nnx.Module):
         return x
 
 
-def vector_size(space: Space) -> int:
+def vector_size(space: Leaf) -> int:
     """Length of the vector that `as_vector` makes of one observation."""
-    return space.n if isinstance(space, Discrete) else int(np.prod(space.shape))
+    size = mask_size(space)
+    return math.prod(space.shape) if size is None else size
 
 
-def as_vector(space: Space, obs: jax.Array) -> jax.Array:
-    """Observations `[..., *space.shape]` as float32 vectors `[..., vector_size]`: one-hot, or flattened."""
-    if isinstance(space, Discrete):
-        return jax.nn.one_hot(obs, space.n)
+def as_vector(space: Leaf, obs: jax.Array) -> jax.Array:
+    """Observations `[..., *shape]` as float32 `[..., vector_size]`: choices one-hot, bytes from 0 to 1, else flat."""
     batch_shape = obs.shape[: obs.ndim - len(space.shape)]
-    return jnp.asarray(obs, jnp.float32).reshape(*batch_shape, vector_size(space))
-
-
-def to_environment(space: Space, action: jax.Array) -> jax.Array:
-    """What the environment receives for a sampled action.
-
-    Policies act in units where the action bounds are -1 and 1, so that one initial standard deviation suits every
-    environment; here the action is clipped to them and mapped onto the box. An unbounded box takes it as it is.
-    """
     if isinstance(space, Discrete):
+        return jax.nn.one_hot(obs - space.start if space.start else obs, space.n)
+    if isinstance(space, MultiDiscrete):
+        sizes = space.sizes
+        index = (obs - np.asarray(space.start)).reshape(*batch_shape, len(sizes))
+        # Every output compares its own component with its own value.
+        component, value = np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(n) for n in sizes])
+        return (index[..., component] == value).astype(jnp.float32)
+    vector = jnp.asarray(obs, jnp.float32).reshape(*batch_shape, vector_size(space))
+    return vector / 255.0 if space.dtype == "uint8" else vector
+
+
+def to_environment(space: Space, sample: Any) -> Any:
+    """What the environment receives for a sampled action; a Dict or Tuple takes its samples in the order of `leaves`.
+
+    Policies count integers from 0, and act in units where the bounds of a box are -1 and 1, so that one initial
+    standard deviation suits every environment. Here integers are moved to their start; real numbers are mapped onto
+    the box and clipped to it. An unbounded box takes them as they are.
+    """
+    if isinstance(space, Dict | Tuple):
+        parts = zip(leaves(space), sample, strict=True)
+        return unflatten(space, [to_environment(leaf, part) for (_, leaf), part in parts])
+    if isinstance(space, Discrete):
+        return sample + space.start if space.start else sample
+    action = sample.reshape(*sample.shape[:-1], *space.shape)
+    if isinstance(space, MultiDiscrete):
+        return action + np.asarray(space.start, np.int32)
+    if isinstance(space, MultiBinary):
         return action
-    action = action.reshape(*action.shape[:-1], *space.shape)
     low, high = space.bounds
     if space.is_bounded:
         action = (0.5 * low + 0.5 * high) + (0.5 * high - 0.5 * low) * action
@@ -100,7 +130,25 @@ def to_environment(space: Space, action: jax.Array) -> jax.Array:
 
 def action_size(space: Space) -> int:
     """Number of outputs that the policy head needs for an action space."""
-    return space.n if isinstance(space, Discrete) else int(np.prod(space.shape))
+    return sum(vector_size(leaf) for _, leaf in leaves(space))
 
 
-SUPPORTED_SPACES = (Discrete, Box)
+def check_leaves(what: str, space: Any) -> None:
+    """Refuse by name a space that is unknown to us or has an empty part."""
+    if not leaves(space):
+        raise LudusError(f"{what} {space} is empty")
+    for name, leaf in leaves(space):
+        where = f"{what} {leaf}" + (f" of {name!r}" if name else "")
+        if not isinstance(leaf, Leaf):
+            raise LudusError(f"{where} is not supported; Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple are")
+        if vector_size(leaf) < 1:
+            raise LudusError(f"{where} is empty: it holds no number")
+
+
+def check_action_space(algorithm: str, space: Any) -> None:
+    """Refuse by name what no distribution is over."""
+    check_leaves(f"{algorithm}: action space", space)
+    for name, leaf in leaves(space):
+        if isinstance(leaf, Box) and not leaf.is_float:
+            where = f"{algorithm}: action space {leaf}" + (f" of {name!r}" if name else "")
+            raise LudusError(f"{where} is not supported; a Box of actions must be of floats")

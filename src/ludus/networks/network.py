@@ -1,8 +1,4 @@
-"""A network split once into what is static and one flat vector of parameters.
-
-One vector instead of a dozen small arrays: the optimiser is one fused loop, the gradient norm one reduction, and
-a call from the host passes one buffer. All three were measured to matter for networks of reinforcement-learning size.
-"""
+"""A network split once into what is static and its parameters, a tuple of arrays."""
 
 from functools import lru_cache
 from typing import Any
@@ -15,6 +11,9 @@ from flax import nnx
 from ludus.networks.actor_critic import ActorCritic, NetworkBuilder
 from ludus.seeding import stream
 from ludus.types import LudusError, Spec
+
+Leaves = tuple[jax.Array, ...]
+"""The parameters of a network: a tuple is the pytree that JAX takes apart quickest."""
 
 
 class Network:
@@ -30,7 +29,9 @@ class Network:
         self.offsets = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
         paths = jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(parameters))[0]
         module = nnx.merge(self.graph, parameters, self.rest)
-        self.has_memory = bool(jax.tree.leaves(jax.eval_shape(lambda: module.initial_memory(1))))
+        self.has_memory = isinstance(module, ActorCritic) and bool(
+            jax.tree.leaves(jax.eval_shape(lambda: module.initial_memory(1)))
+        )
         self.names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
 
     def _split(self, seed: Any) -> tuple[Any, Any, Any]:
@@ -40,24 +41,26 @@ class Network:
         graph, parameters, rest = nnx.split(module, nnx.Param, ...)
         return graph, parameters, rest
 
-    def initialize(self, key: jax.Array) -> jax.Array:
-        """Fresh parameters as one float32 vector."""
-        leaves = jax.tree.leaves(self._split(key)[1])
-        return jax.device_put(np.concatenate([np.ravel(leaf) for leaf in leaves]).astype(np.float32))
+    def initialize(self, key: jax.Array) -> Leaves:
+        """Fresh parameters, in the order of `names`."""
+        return tuple(jax.device_put(np.asarray(leaf, np.float32)) for leaf in jax.tree.leaves(self._split(key)[1]))
 
-    def merge(self, vector: jax.Array) -> ActorCritic:
-        """Return the callable module for one parameter vector, inside or outside a trace."""
-        return nnx.merge(self.graph, self.unravel(vector), self.rest)
+    def merge(self, parameters: Leaves) -> Any:
+        """Return the callable module for some parameters, inside or outside a trace."""
+        return nnx.merge(self.graph, self.as_tree(parameters), self.rest)
 
-    def unravel(self, vector: jax.Array) -> Any:
+    def as_tree(self, parameters: Leaves) -> Any:
         """Return the parameters as the tree that the module holds."""
-        parts = jnp.split(vector, self.offsets)
-        leaves = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
-        return jax.tree.unflatten(self.treedef, leaves)
+        return jax.tree.unflatten(self.treedef, parameters)
 
-    def ravel(self, tree: Any) -> jax.Array:
-        """Return the inverse of `unravel`."""
-        return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
+    def ravel(self, parameters: Leaves) -> jax.Array:
+        """Return arrays of the parameters' shapes as one vector."""
+        return jnp.concatenate([leaf.ravel() for leaf in parameters])
+
+    def unravel(self, vector: jax.Array) -> Leaves:
+        """Return the inverse of `ravel`."""
+        parts = jnp.split(vector, self.offsets)
+        return tuple(part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True))
 
 
 @lru_cache(maxsize=64)

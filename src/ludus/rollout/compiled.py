@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ludus.compilation import Options, compiler_options, jit
-from ludus.envs.vector import Draw, VectorEnv, VectorState
+from ludus.envs.vector import Draw, EpisodeSoFar, VectorEnv, VectorState
 from ludus.rows import Layout, choose_rows
 from ludus.seeding import spread
 from ludus.types import EpisodeStats, Rollout, RolloutKeys, Transition
@@ -63,17 +63,20 @@ def collect(
     inputs = env.draw(keys.step, keys.start, num_steps), noise, t
     valid = jnp.ones(env.num_envs, bool)
     (after, _), (steps, episode) = jax.lax.scan(step, (carry, valid), inputs)
-    return after, Rollout(steps, carry.memory), episode_stats(steps, *episode)
+    return after, Rollout(steps, carry.memory), episode_stats(steps, episode)
 
 
-def episode_stats(steps: Transition, episode_return: jax.Array, episode_length: jax.Array) -> EpisodeStats:
+def episode_stats(steps: Transition, episode: EpisodeSoFar) -> EpisodeStats:
     """Sum up the episodes that ended, from running totals `[T, B]`."""
+    episode_return, episode_length, totals, lasts = episode
     ended = steps.terminated | steps.truncated
     steps_taken = jnp.asarray(ended.size, jnp.int32)
     if steps.valid is not None:
         ended, steps_taken = ended & steps.valid, steps.valid.sum(dtype=jnp.int32)
     counted = jnp.stack([jnp.ones_like(episode_return), episode_return, episode_length.astype(jnp.float32)])
     episodes, return_sum, length_sum = jnp.where(ended, counted, 0.0).sum(axis=(1, 2))
+    figures = {f"info/{name}/mean": total / episode_length for name, total in totals.items()}
+    figures |= {f"info/{name}/last": last for name, last in lasts.items()}
     return EpisodeStats(
         episodes=episodes.astype(jnp.int32),
         return_sum=return_sum,
@@ -81,6 +84,8 @@ def episode_stats(steps: Transition, episode_return: jax.Array, episode_length: 
         return_max=jnp.where(ended, episode_return, -jnp.inf).max(),
         length_sum=length_sum,
         steps=steps_taken,
+        # Not a number if no episode ended, and then not journalled.
+        info={name: jnp.where(ended, x, 0.0).sum() / episodes for name, x in figures.items()},
     )
 
 
@@ -114,7 +119,7 @@ def _play(
         keys = spread(jax.random.fold_in(step_key, t), (lanes,))
         # An ended copy needs no fresh start: whatever it does from then on is not counted.
         state, outcome = env.step(state, action, Draw(keys, (state.env, state.obs)))
-        total, length = outcome.info
+        total, length = outcome.info.episode_return, outcome.info.episode_length
         returns, lengths = jnp.where(active, total, returns), jnp.where(active, length, lengths)
         active = active & ~(outcome.terminated | outcome.truncated)
         return t + 1, state, memory, active, (returns, lengths)

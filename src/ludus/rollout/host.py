@@ -10,16 +10,21 @@ import numpy as np
 
 from ludus.compilation import Options, jit
 from ludus.envs.base import HostEnv
+from ludus.envs.episode_info import InfoMeans
 from ludus.rows import Layout, choose_rows
-from ludus.types import EpisodeStats, Mode, Rollout, RolloutKeys, Transition
+from ludus.types import EpisodeStats, LudusError, Mode, Rollout, RolloutKeys, Transition
 
 Body = Callable[[Any, Any, Any], tuple[Any, dict[str, Any]]]
+
+
+REPLAYS = 3
+"""So often a batch of evaluation episodes is played again if one of them broke."""
 
 
 class HostState(NamedTuple):
     """What every environment shows, and what its running episode has gathered."""
 
-    obs: np.ndarray
+    obs: Any
     episode_return: np.ndarray
     episode_length: np.ndarray
 
@@ -41,7 +46,7 @@ def seeds_from(key: jax.Array, count: int, start: int = 0) -> list[int]:
 def begin(algorithm: Any, env: HostEnv, policy: Any, key: jax.Array) -> Carry:
     """Start every environment from its own seed."""
     n = env.num_envs
-    obs = np.array(env.reset(seeds_from(key, n)))
+    obs = jax.tree.map(np.array, env.reset(seeds_from(key, n)))
     return Carry(HostState(obs, np.zeros(n, np.float32), np.zeros(n, np.int32)), algorithm.initial_memory(policy, n))
 
 
@@ -51,7 +56,7 @@ def _act(
 ) -> tuple[Any, jax.Array]:
     """Act for one step; it reads its row of noise itself and answers in one packed matrix."""
     if jax.tree.leaves(memory):
-        memory = choose_rows(ended, algorithm.initial_memory(policy, len(obs)), memory)
+        memory = choose_rows(ended, algorithm.initial_memory(policy, len(ended)), memory)
     row = None if noise is None else jax.tree.map(lambda x: x[t], noise)
     memory, action, extras = algorithm.act(policy, memory, obs, row, mode)
     return memory, Layout((action, extras)).pack((action, extras))[0]
@@ -96,19 +101,20 @@ def collect(
     rows = np.empty((num_steps, n, layout.width), np.float32)
     # Fresh arrays for each rollout: the device may keep using the last ones without a copy.
     steps = Transition(
-        obs=np.empty((num_steps, *obs.shape), obs.dtype),
+        obs=_room_for(num_steps, obs),
         action=None,
         reward=np.empty((num_steps, n), np.float32),
         terminated=np.empty((num_steps, n), bool),
         truncated=np.empty((num_steps, n), bool),
-        next_obs=np.empty((num_steps, *obs.shape), obs.dtype),
+        next_obs=_room_for(num_steps, obs),
         extras=None,
-        valid=np.empty((num_steps, n), bool) if whole_episodes else None,
+        valid=np.ones((num_steps, n), bool),
     )
     returns, lengths = np.empty((num_steps, n), np.float32), np.empty((num_steps, n), np.int32)
     memory, ended, valid = start_memory, np.zeros(n, bool), np.ones(n, bool)
+    first, info, may_break = np.zeros(n, np.int32), InfoMeans(), False
     for t in range(num_steps):
-        steps.obs[t] = obs
+        _write(steps.obs, t, obs)
         memory, packed = _act(algorithm, policy, memory, obs, ended, noise, np.int32(t), "explore")
         rows[t] = packed
         outcome = env.step(layout.unpack([rows[t].copy()])[0])  # a copy: the environment may write into it
@@ -116,20 +122,44 @@ def collect(
         if whole_episodes:
             steps.valid[t] = valid
             truncated = truncated | ((t == num_steps - 1) & ~outcome.terminated)
+        if outcome.broken is not None:
+            may_break, truncated = True, truncated | outcome.broken
+            _drop_broken(steps.valid, first, t, outcome.broken)
         ended = outcome.terminated | truncated
         steps.reward[t], steps.terminated[t], steps.truncated[t] = outcome.reward, outcome.terminated, truncated
-        steps.next_obs[t] = outcome.next_obs
+        _write(steps.next_obs, t, outcome.next_obs)
         episode_return, episode_length = episode_return + outcome.reward, episode_length + 1
         returns[t], lengths[t] = episode_return, episode_length
         episode_return, episode_length = np.where(ended, 0, episode_return), np.where(ended, 0, episode_length)
-        valid = valid & ~ended
+        if whole_episodes:  # an episode that was lost makes room for the next one
+            valid = valid & ~(ended if outcome.broken is None else ended & ~outcome.broken)
+        if ended.any():
+            first[ended] = t + 1
+            info.add(outcome.info, ended & steps.valid[t])
         obs = outcome.obs
     action, extras = layout.unpack([rows])
-    steps = steps._replace(action=action, extras=extras)
+    # Whether there is a mask never changes from rollout to rollout: the update would be compiled anew.
+    steps = steps._replace(action=action, extras=extras, valid=steps.valid if whole_episodes or may_break else None)
     if jax.tree.leaves(memory):
         memory = choose_rows(jnp.asarray(ended), algorithm.initial_memory(policy, n), memory)
-    state = HostState(np.array(obs), episode_return.astype(np.float32), episode_length.astype(np.int32))
-    return Carry(state, memory), Rollout(jax.device_put(steps), start_memory), _episode_stats(steps, returns, lengths)
+    state = HostState(jax.tree.map(np.array, obs), episode_return.astype(np.float32), episode_length.astype(np.int32))
+    stats = _episode_stats(steps, returns, lengths)._replace(info=info.figures())
+    return Carry(state, memory), Rollout(jax.device_put(steps), start_memory), stats
+
+
+def _room_for(num_steps: int, obs: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.empty((num_steps, *leaf.shape), leaf.dtype), obs)
+
+
+def _write(room: Any, t: int, obs: Any) -> None:
+    for array, leaf in zip(jax.tree.leaves(room), jax.tree.leaves(obs), strict=True):
+        array[t] = leaf
+
+
+def _drop_broken(valid: np.ndarray, first: np.ndarray, t: int, broken: np.ndarray) -> None:
+    """Take every row of the broken episodes out, from their first in this rollout up to now."""
+    for i in np.flatnonzero(broken):
+        valid[first[i] : t + 1, i] = False
 
 
 def _episode_stats(steps: Transition, returns: np.ndarray, lengths: np.ndarray) -> EpisodeStats:
@@ -156,24 +186,43 @@ def play(
     n = min(episodes, env.num_envs)
     separate = env.remake(n)
     returns, lengths = np.zeros(episodes, np.float32), np.zeros(episodes, np.int32)
-    kept = np.zeros(n, bool)  # no memory is cleared on the way: each lane plays one episode
     try:
         for first in range(0, episodes, n):
             count = min(n, episodes - first)
             # A short last batch is filled up; what the extra environments do is not counted.
-            obs = separate.reset(seeds_from(key, n, first))
-            memory, active, t = algorithm.initial_memory(policy, n), np.arange(n) < count, 0
-            layout = _layout(algorithm, policy, memory, obs, None, "greedy")
-            while active.any() and t < max_steps:
-                memory, packed = _act(algorithm, policy, memory, obs, kept, None, np.int32(0), "greedy")
-                outcome = separate.step(layout.unpack([np.array(packed)])[0])
-                part = slice(first, first + count)
-                returns[part] += np.where(active, outcome.reward, 0)[:count]
-                lengths[part] += active[:count]
-                active = active & ~(outcome.terminated | outcome.truncated)
-                obs, t = outcome.obs, t + 1
+            seeds, active = seeds_from(key, n, first), np.arange(n) < count
+            played = None
+            for _ in range(REPLAYS + 1):
+                played = played or _play_batch(algorithm, separate, policy, seeds, active, max_steps)
+            if played is None:
+                raise LudusError(
+                    f"{env.id}: an evaluation episode broke {REPLAYS + 1} times (episodes {first} to "
+                    f"{first + count - 1}, seeds {seeds[:count]}); an episode that broke is never counted"
+                )
+            returns[first : first + count], lengths[first : first + count] = (x[:count] for x in played)
     finally:
         separate.close()
+    return returns, lengths
+
+
+def _play_batch(
+    algorithm: Any, env: HostEnv, policy: Any, seeds: list[int], active: np.ndarray, max_steps: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Play one episode in each active lane; None if one of them broke."""
+    n, obs = len(seeds), env.reset(seeds)
+    returns, lengths = np.zeros(n, np.float32), np.zeros(n, np.int32)
+    kept = np.zeros(n, bool)  # no memory is cleared on the way: each lane plays one episode
+    memory, t = algorithm.initial_memory(policy, n), 0
+    layout = _layout(algorithm, policy, memory, obs, None, "greedy")
+    while active.any() and t < max_steps:
+        memory, packed = _act(algorithm, policy, memory, obs, kept, None, np.int32(0), "greedy")
+        outcome = env.step(layout.unpack([np.array(packed)])[0])
+        if outcome.broken is not None and (outcome.broken & active).any():
+            return None
+        returns += np.where(active, outcome.reward, 0)
+        lengths += active
+        active = active & ~(outcome.terminated | outcome.truncated)
+        obs, t = outcome.obs, t + 1
     return returns, lengths
 
 

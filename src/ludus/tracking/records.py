@@ -23,6 +23,13 @@ ITERATION_METRICS = {
 }
 """Every figure of a `train` row besides the algorithm's own, and its meaning."""
 
+INFO_METRICS = {
+    "info/<name>/mean": "mean of a number in the environment's info over the steps of an episode that gave it, "
+    "averaged over the episodes that ended in this iteration",
+    "info/<name>/last": "its value at the last step of an episode, averaged likewise",
+}
+"""What a `train` row says of every number that the environment puts into its info; absent if no episode gave it."""
+
 EVALUATION_METRICS = {
     "eval_return_mean": "mean return of greedy episodes on separate, seeded environments",
     "eval_return_std": "their standard deviation",

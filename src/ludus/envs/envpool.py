@@ -1,0 +1,182 @@
+"""EnvPool environments as a host batch: C++ simulators stepped by threads.
+
+This is the only file that imports EnvPool, and it is imported only when such an environment is asked for.
+"""
+
+import difflib
+import os
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import envpool
+import numpy as np
+from envpool.registration import registry
+
+from ludus.envs.base import HostStep
+from ludus.envs.episode_info import EpisodeInfo
+from ludus.envs.gymnasium import as_space, make_gymnasium
+from ludus.spaces import Box, Space, flatten, leaves, unflatten
+from ludus.types import LudusError
+
+# Ids whose simulators compute with their time limit, so that moving it would change what they show or pay.
+_TIMED_INSIDE = ("envpool.minigrid", "envpool.mujoco.playground")
+_NO_LIMIT = np.iinfo(np.int32).max
+_ABOUT_THE_POOL = ("env_id", "players", "elapsed_step")
+# What is not the environment's: the batch, its seeds, and modes in which EnvPool does not answer for every one at once.
+_OURS = ("num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_reset_return_info", "render_mode")
+
+
+class EnvPoolEnv:
+    """`num_envs` environments in one pool, with same-step reset.
+
+    EnvPool itself resets at the step after an episode's end and ignores that step's action. Here the ended ones are
+    reset at once, by a call for them alone, so that there is no such step and the true successor is kept.
+
+    EnvPool also reports an episode that terminates on the last step of its time limit as truncated alone. So the
+    limit is kept here and the pool is given one that is a step longer and never reached.
+    """
+
+    def __init__(self, name: str, num_envs: int, options: dict[str, Any]):
+        """Make a pool of one, which tells the spaces and what is wrong; `reset` makes the pool that is stepped."""
+        self.name, self.num_envs, self.id, self.options = name, num_envs, f"envpool:{name}", options
+        self._config = {"num_threads": min(num_envs, _cores()), **options}
+        self._pool: Any = self._make([0])
+        if self._pool.config["max_num_players"] > 1:
+            raise LudusError(f"env={self.id}: has several players; only environments with one are supported")
+        self.observation_space, self.action_space, self._own_action_space = _spaces(self._pool, name, self.id)
+        self._leaves = [space for _, space in leaves(self.observation_space)]
+        limit = self._pool.config["max_episode_steps"]
+        self._limit = limit if 0 < limit < _NO_LIMIT and registry.specs[name][0] not in _TIMED_INSIDE else _NO_LIMIT
+        if self._limit < _NO_LIMIT:
+            self._config["max_episode_steps"] = limit + 1
+        self._info = EpisodeInfo(num_envs)
+
+    def reset(self, seeds: Sequence[int]) -> Any:
+        """Start an episode in each environment, seeded one by one: EnvPool takes seeds only when a pool is made."""
+        seeds = [*seeds, *range(len(seeds), self.num_envs)]
+        self.close()
+        self._pool = self._make([int(seed) & _NO_LIMIT for seed in seeds])
+        self._info.begin()
+        shown, info = self._pool.reset()
+        self._info_names = [name for name in info if name not in _ABOUT_THE_POOL and _is_number(info[name])]
+        return unflatten(self.observation_space, self._arrays(shown))
+
+    def step(self, action: np.ndarray) -> HostStep:
+        """Advance every environment; those that ended are reset and go on from their own random state."""
+        shown, reward, terminated, truncated, info = self._pool.step(self._within_bounds(action))
+        truncated = truncated | (info["elapsed_step"] >= self._limit)
+        self._info.next_step()
+        self._info.add_batch({name: info[name] for name in self._info_names})
+        next_arrays = arrays = self._arrays(shown)
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            for index in ended.tolist():
+                self._info.end(index)
+            arrays = [array.copy() for array in next_arrays]
+            for array, start in zip(arrays, self._arrays(self._pool.reset(ended)[0]), strict=True):
+                array[ended] = start
+        return HostStep(
+            next_obs=unflatten(self.observation_space, next_arrays),
+            obs=unflatten(self.observation_space, arrays),
+            reward=reward.astype(np.float32, copy=False),
+            terminated=terminated,
+            truncated=truncated,
+            info=(self._info,),
+        )
+
+    def remake(self, num_envs: int) -> "EnvPoolEnv":
+        """Return separate environments of the same kind."""
+        return EnvPoolEnv(self.name, num_envs, self.options)
+
+    def close(self) -> None:
+        """Let go of the pool, which stops its threads."""
+        self._pool = None
+
+    def _make(self, seeds: list[int]) -> Any:
+        try:
+            pool = envpool.make_gymnasium(self.name, num_envs=len(seeds), seed=seeds, **self._config)
+            with warnings.catch_warnings(action="ignore"):  # Gymnasium says that bounds are rounded to float32
+                pool.observation_space, pool.action_space  # noqa: B018  (made when first asked for, then kept)
+            return pool
+        except (TypeError, ValueError, AssertionError) as error:
+            raise LudusError(f"env_options={self.options}: {self.id} does not take them ({_line(error)})") from error
+        except (ImportError, OSError, RuntimeError) as error:  # a system library or an asset that is not there
+            raise LudusError(f"env={self.id}: EnvPool cannot make it ({_line(error)})") from error
+
+    def _arrays(self, shown: Any) -> list[np.ndarray]:
+        """Take what the pool shows apart, in the types of our spaces. The pool never writes into it again."""
+        arrays = flatten(self.observation_space, shown)
+        return [a.astype(space.dtype, copy=False) for a, space in zip(arrays, self._leaves, strict=True)]
+
+    def _within_bounds(self, action: np.ndarray) -> np.ndarray:
+        """Round actions to the pool's own type without leaving its bounds."""
+        own = self._own_action_space
+        if own.dtype == action.dtype or not isinstance(self.action_space, Box):
+            return action
+        return np.clip(action.astype(own.dtype), own.low, own.high)
+
+
+def make_envpool(name: str, num_envs: int, options: dict[str, Any]) -> EnvPoolEnv:
+    """Make a batch from one of EnvPool's ids."""
+    if name not in registry.specs:
+        close = difflib.get_close_matches(name, registry.specs, 3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise LudusError(f"env=envpool:{name}: no such environment{hint}")
+    limit = options.get("max_episode_steps", 1)
+    if not isinstance(limit, int) or limit < 1:
+        raise LudusError(f"env_options.max_episode_steps={limit}: must be an integer of at least 1")
+    if misplaced := [option for option in _OURS if option in options]:
+        raise LudusError(f"env_options.{misplaced[0]}: not an option of envpool:{name}")
+    return EnvPoolEnv(name, num_envs, options)
+
+
+def _spaces(pool: Any, name: str, id: str) -> tuple[Space, Space, Any]:
+    """Return the spaces of observations and of actions, and the latter as EnvPool has it."""
+    seen, done = pool.observation_space, pool.action_space
+    without_bounds = _open_bounds(seen)
+    space = as_space(seen, f"{id}: observation space")
+    known = _gymnasium_space(name) if without_bounds else None
+    if isinstance(known, Box) and isinstance(space, Box) and (known.shape, known.dtype) == (space.shape, space.dtype):
+        space = known
+    return space, as_space(done, f"{id}: action space"), done
+
+
+def _open_bounds(space: Any) -> bool:
+    """Make bounds that stand for none infinite, and say if there were any.
+
+    Where there is no lower bound EnvPool writes the least positive float32.
+    """
+    if hasattr(space, "spaces"):
+        return sum(_open_bounds(part) for part in space.spaces.values()) > 0
+    limits = np.finfo(np.float32)
+    if space.dtype != np.float32 or not (space.low == limits.tiny).any():
+        return False
+    space.low[space.low == limits.tiny] = -np.inf
+    space.high[space.high == limits.max] = np.inf
+    return True
+
+
+@lru_cache
+def _gymnasium_space(name: str) -> Space | None:
+    """Return what Gymnasium's environment of this id shows; policies can move between spaces that are equal."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            env = make_gymnasium(name, 1, {})
+    except LudusError:
+        return None
+    env.close()
+    return env.observation_space
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "biuf"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

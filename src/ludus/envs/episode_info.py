@@ -1,0 +1,97 @@
+"""The numbers that Gymnasium environments put into `info`, summed up over each running episode."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+CAPACITY = 64
+"""So many names are followed, in the order in which they first appear; memory that processes share is of fixed size."""
+TOTAL, COUNT, LAST = range(3)
+NUMBERS = (int, float, np.integer, np.floating, np.bool_)
+
+
+class EpisodeInfo:
+    """Running sum, count and latest value of every number in the `info` of a batch's episodes.
+
+    Names are found as they come; an entry need not appear in every step. `last` is NaN where the latest step gave none.
+    """
+
+    def __init__(self, num_envs: int, values: np.ndarray | None = None):
+        """Start with no names; `values` `[num_envs, 3, CAPACITY]` may be memory that another process reads."""
+        self.names: list[str] = []
+        self.values = np.zeros((num_envs, 3, CAPACITY)) if values is None else values
+        self._columns: dict[str, int] = {}
+        self._over: list[int] = []
+
+    def begin(self) -> None:
+        """Every environment starts an episode."""
+        self.values[:] = 0
+        self._over.clear()
+
+    def next_step(self) -> None:
+        """Forget the episodes that ended in the step before, which the caller has seen by now."""
+        if self.names:
+            self.values[self._over] = 0
+            self.values[:, LAST, : len(self.names)] = np.nan
+        self._over.clear()
+
+    def add(self, index: int, info: dict[str, Any]) -> None:
+        """Count in what one environment's step said; whatever is not one number is left out."""
+        row = self.values[index]
+        for name, value in info.items():
+            if isinstance(value, NUMBERS):
+                column = self._column(str(name))
+                if column is not None:
+                    row[TOTAL, column] += value
+                    row[COUNT, column] += 1
+                    row[LAST, column] = value
+
+    def add_batch(self, info: dict[str, np.ndarray]) -> None:
+        """Count in arrays `[num_envs]` of what all environments said: in place of `add`, always with the same names."""
+        self.names = list(info)[:CAPACITY]
+        if self.names:
+            numbers = np.array([info[name] for name in self.names]).T
+            episodes = self.values[:, :, : len(self.names)]
+            episodes[:, TOTAL] += numbers
+            episodes[:, COUNT] += 1
+            episodes[:, LAST] = numbers
+
+    def end(self, index: int) -> None:
+        """The episode of this environment ended with the latest step."""
+        self._over.append(index)
+
+    def _column(self, name: str) -> int | None:
+        column = self._columns.get(name)
+        if column is None and len(self.names) < CAPACITY:
+            column = self._columns[name] = len(self.names)
+            self.names.append(name)
+        return column
+
+
+class InfoMeans:
+    """Averages over the episodes that ended in one rollout, under their journal names."""
+
+    def __init__(self) -> None:
+        """No episode yet."""
+        self._sums: dict[str, tuple[float, int]] = {}
+
+    def add(self, parts: Iterable[EpisodeInfo], ended: np.ndarray) -> None:
+        """Count in the episodes that ended; `parts` cover the batch one after the other."""
+        start = 0
+        for part in parts:
+            rows = part.values[ended[start : start + len(part.values)]]
+            start += len(part.values)
+            for column, name in enumerate(part.names):
+                total, count, last = rows[:, :, column].T
+                given = count > 0
+                self._add(f"info/{name}/mean", total[given] / count[given])
+                self._add(f"info/{name}/last", last[given & ~np.isnan(last)])
+
+    def figures(self) -> dict[str, np.float32]:
+        """Return one number for each name that any of the episodes had."""
+        return {name: np.float32(total / count) for name, (total, count) in self._sums.items() if count}
+
+    def _add(self, name: str, values: np.ndarray) -> None:
+        total, count = self._sums.get(name, (0.0, 0))
+        self._sums[name] = total + float(values.sum()), count + len(values)
