@@ -114,7 +114,7 @@ MUTANTS = [
     Mutant("the policy acts on raw observations", "learning/sac.py",
            "(normalize(policy.observations, obs))", "(obs)", SAC),
     Mutant("both critics are one", "learning/sac.py",
-           "networks.critic.leaves(critic_key) for", "networks.critic.leaves(critic_keys[0]) for", SAC),
+           "networks.critic.initialize(critic_key) for", "networks.critic.initialize(critic_keys[0]) for", SAC),
     Mutant("a fixed temperature is learnt", "learning/sac.py",
            "        if self.automatic_alpha:\n            size", "        if True:\n            size", SAC),
     Mutant("the replay is copied at every update", "learning/sac.py",

@@ -115,6 +115,6 @@ def check(name: str, trainer: ludus.Trainer) -> dict[str, float]:
     for obs, value in soft_values(name):
         rows = jnp.tile(jnp.asarray(obs), (len(actions), 1))
         for i in range(2):
-            got = critic.merge_leaves([leaf[i] for leaf in learner.parameters.critics])(rows, actions)
+            got = critic.merge([leaf[i] for leaf in learner.parameters.critics])(rows, actions)
             errors.append(float(jnp.abs(got - value).max()))
     return {"value_error": max(errors), "action_error": 0.0}

@@ -106,7 +106,7 @@ def test_there_are_two_critics_that_differ_and_targets_that_equal_them():
     assert kernels and all(leaf.shape[0] == 2 and (leaf[0] != leaf[1]).all() for leaf in kernels)
     obs, action = np.random.default_rng(0).normal(size=(2, 64, 3)).astype(np.float32)
     for i in (0, 1):
-        critic = state.networks.critic.merge_leaves([leaf[i] for leaf in learner.parameters.critics])
+        critic = state.networks.critic.merge([leaf[i] for leaf in learner.parameters.critics])
         value = np.asarray(critic(obs, np.tanh(action[:, :2])))
         assert (value < 0).any() and (value > 0).any()
 
@@ -114,7 +114,7 @@ def test_there_are_two_critics_that_differ_and_targets_that_equal_them():
 @pytest.mark.requirement("S2.6")
 def test_the_first_policy_is_nearly_the_same_everywhere_with_a_deviation_of_nearly_one():
     state = small_sac(network=MLP((64, 64), "relu")).init(KEY, SPEC)
-    actor = state.networks.actor.merge_leaves(state.learner.parameters.actor)
+    actor = state.networks.actor.merge(state.learner.parameters.actor)
     distribution = actor(np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32))
     assert np.abs(distribution.mean).max() < 0.1 and np.abs(distribution.log_std).max() < 0.1
 
@@ -124,7 +124,7 @@ def test_the_log_deviation_is_held_between_minus_twenty_and_two():
     leaves = dict(zip(state.networks.actor.names, state.learner.parameters.actor, strict=True))
     for bias, expected in ((1e3, 2.0), (-1e3, -20.0)):
         moved = (leaves | {"log_std/bias": leaves["log_std/bias"] + bias}).values()
-        np.testing.assert_array_equal(state.networks.actor.merge_leaves(moved)(np.ones((1, 3))).log_std, expected)
+        np.testing.assert_array_equal(state.networks.actor.merge(moved)(np.ones((1, 3))).log_std, expected)
 
 
 @pytest.mark.requirement("S2.15")
@@ -244,7 +244,7 @@ def test_the_environment_gets_the_action_in_its_own_units_and_the_replay_in_unit
     obs = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     noise = noise_of(algorithm, policy, 50)
     _, action, extras = act(policy, (), obs, noise, "explore")
-    distribution = policy.network.merge_leaves(policy.parameters)(obs)
+    distribution = policy.network.merge(policy.parameters)(obs)
     unit = np.tanh(distribution.mean + np.exp(distribution.log_std) * noise.normal)
     np.testing.assert_allclose(extras["unit_action"], unit, rtol=1e-5, atol=1e-6)
     low, high = BOUNDS.bounds
@@ -256,7 +256,7 @@ def test_greedy_actions_are_the_squashed_mean_without_noise_even_during_warm_up(
     _, policy, act = acting(learning_starts=1000)
     obs = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     _, action, extras = act(policy, (), obs, None, "greedy")
-    mean = policy.network.merge_leaves(policy.parameters)(obs).mean
+    mean = policy.network.merge(policy.parameters)(obs).mean
     np.testing.assert_allclose(extras["unit_action"], np.tanh(mean), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(action, act(policy, (), obs, None, "greedy")[1])
 
@@ -280,7 +280,7 @@ def test_actions_are_uniform_within_the_bounds_during_warm_up_and_the_policys_ow
 
 
 def _own_action(policy, obs, noise):
-    distribution = policy.network.merge_leaves(policy.parameters)(obs)
+    distribution = policy.network.merge(policy.parameters)(obs)
     return np.tanh(distribution.mean + np.exp(distribution.log_std) * noise.normal)
 
 
@@ -296,7 +296,7 @@ def test_the_sac_policy_sees_observations_scaled_by_its_own_statistics():
     obs, stats = np.float32([[1, 2, 3], [1e6, -1e6, 0]]), state.observations
     _, _, extras = jax.jit(algorithm.act, static_argnums=4)(algorithm.policy(state), (), obs, None, "greedy")
     seen = np.clip((obs - stats.mean) / np.sqrt(stats.variance), -10, 10)
-    actor = state.networks.actor.merge_leaves(state.learner.parameters.actor)
+    actor = state.networks.actor.merge(state.learner.parameters.actor)
     np.testing.assert_allclose(extras["unit_action"], np.tanh(actor(seen).mean), rtol=1e-4)
 
 

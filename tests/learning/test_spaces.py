@@ -9,7 +9,7 @@ import pytest
 
 import ludus
 import zoo
-from ludus.spaces import flatten, leaves
+from ludus.spaces import Box, flatten, leaves
 
 
 class Subject(NamedTuple):
@@ -32,6 +32,18 @@ ALGORITHMS = {
         lambda space: True,
         64,
     ),
+    "SAC": Subject(
+        lambda: ludus.SAC(
+            learning_starts=16,
+            unroll_length=4,
+            batch_size=8,
+            replay_size=32,
+            normalize_observations=True,
+            network=ludus.MLP(hidden_sizes=(8,)),
+        ),
+        lambda space: isinstance(space, Box) and space.is_float and space.is_bounded,
+        64,
+    ),
 }
 HERE = [(name, how) for name in zoo.CASES for how in ("gymnasium", "jax")]
 
@@ -45,11 +57,11 @@ def test_every_space_trains_or_is_refused_by_name(algorithm, case, how):
             ludus.Trainer(subject.make(), env, verbose=False)
         return
     trainer = ludus.Trainer(subject.make(), env, eval_frequency=0, verbose=False)
-    before = jax.tree.map(np.array, trainer.state.learner.parameters)
+    before = trainer.policy.state.parameters
     result = trainer.train(total_steps=subject.steps)
     assert result.steps == subject.steps and result.updates > 0
     assert np.isfinite(result.evaluation.returns).all()
-    changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), before, trainer.state.learner.parameters)
+    changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), before, trainer.policy.state.parameters)
     assert any(jax.tree.leaves(changed))
     if how == "gymnasium":
         action = trainer.policy(env.reset([0, 1, 2, 3]))
