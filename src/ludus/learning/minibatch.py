@@ -9,6 +9,9 @@ import jax.numpy as jnp
 from ludus.rows import Layout, choose_rows
 from ludus.types import Transition
 
+INDEX_BITS = 14
+"""Up to 2^14 rows are shuffled by one number each, which holds 17 random bits and the row's index."""
+
 
 def blank_padding(steps: Transition) -> Transition:
     """Make padding rows zeros that end their episode, so that whatever lay in them can reach nothing."""
@@ -26,9 +29,15 @@ def minibatch_indices(
     Rows where `valid` is False come last in each epoch, so that valid rows fill minibatches exactly as they would
     without the padding, and what is left are minibatches of padding alone, which the caller skips.
     """
-    order = jax.random.bits(key, (epochs, num_rows))
+    order = jax.random.bits(key, (epochs, num_rows)) >> 1
     if valid is not None:
-        order = jnp.where(valid, order >> 1, jnp.uint32(0xFFFFFFFF))
+        order = jnp.where(valid, order, order | jnp.uint32(1 << 31))
+    if num_rows <= 1 << INDEX_BITS:
+        # Sorting numbers that end in their own index takes a quarter of the time of sorting pairs. What is left of
+        # each is random enough: two rows are in the order of their indices, not of chance, once in 2^17 times.
+        index = jnp.arange(num_rows, dtype=jnp.uint32)
+        order = jnp.sort((order >> INDEX_BITS << INDEX_BITS) | index, axis=-1) & ((1 << INDEX_BITS) - 1)
+        return order.astype(jnp.int32).reshape(-1, minibatch_size)
     return jnp.argsort(order, axis=-1).reshape(-1, minibatch_size)
 
 
