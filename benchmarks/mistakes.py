@@ -22,7 +22,11 @@ MINIBATCH = ("tests/learning/test_minibatch.py", "tests/learning/test_ppo_paddin
 DISTRIBUTIONS = ("tests/networks/test_distributions.py",)
 PPO = ("tests/learning/test_ppo.py", "tests/learning/test_ppo_faults.py", "tests/learning/test_ppo_padding.py")
 ROLLOUT = ("tests/rollout/test_parity.py",)
-HOST = ("tests/rollout/test_parity.py", "tests/envs/test_workers.py")
+HOST = (
+    "tests/rollout/test_parity.py",
+    "tests/envs/test_workers.py::test_a_worker_at_fault_is_replaced_and_its_episodes_are_dropped",
+    "tests/envs/test_workers.py::test_a_run_goes_on_over_a_fault_and_counts_what_is_true",
+)
 VECTOR = ("tests/envs/test_classic.py", "tests/rollout/test_parity.py")
 GYMNASIUM = ("tests/envs/test_registry.py", "tests/envs/test_spaces.py")
 

@@ -89,9 +89,10 @@ def random_rollout(rng: np.random.Generator, spec: Spec = SPEC, valid: Any = Non
         obs[t], next_obs[t] = current, rng.normal(0.5, 1.5, current.shape)
         ended = terminated[t] | truncated[t]
         current = np.where(ended[:, None], rng.normal(0.5, 1.5, current.shape), next_obs[t])
-    action = rng.uniform(-1, 1, (*shape, *spec.action_space.shape)).astype(np.float32)
+    unit_action = rng.uniform(-1, 1, (*shape, *spec.action_space.shape)).astype(np.float32)
+    action = np.float32(0.85) + np.float32(1.15) * unit_action  # what the environment gets
     reward = rng.normal(size=shape).astype(np.float32)
-    steps = Transition(obs, action, reward, terminated, truncated, next_obs, {"unit_action": action}, valid)
+    steps = Transition(obs, action, reward, terminated, truncated, next_obs, {"unit_action": unit_action}, valid)
     return Rollout(steps, ())
 
 

@@ -76,7 +76,7 @@ SETTINGS = {
     "network": ludus.MLP((32, 32), "tanh"),
 }
 SPECIAL = {name: {"alpha": 0.002} for name in CHOOSES}
-STEPS = 8_000
+STEPS = 12_000
 
 
 def train(name: str, seed: int, how: str) -> ludus.Trainer:

@@ -191,9 +191,15 @@ REFUSED = {
     "unknown library": ("env=brx:ant", "prefixes are jax:, gym:"),
     "unknown option": ("env_options.gravty=1", "env_options={'gravty': 1}"),
     "key as an option": ("env_options.num_envs=1", "the key is num_envs"),
-    "unknown algorithm": ("algorithm=pop", "algorithm=pop: must be one of ppo; did you mean ppo?"),
+    "unknown algorithm": ("algorithm=pop", "algorithm=pop: must be one of ppo, sac; did you mean ppo?"),
     "list for an algorithm": ("algorithm=[ppo]", "must be one of ppo"),
     "unknown network": ("algorithm/network=gro", "must be one of mlp, gru; did you mean gru?"),
+    "workers for a compiled environment": ("num_workers=2", "num_workers=2"),
+    "more workers than environments": (
+        "env=gym:CartPole-v1 num_envs=2 num_workers=3",
+        "num_workers=3: more workers than environments (num_envs=2)",
+    ),
+    "an id that EnvPool does not have": ("env=envpool:CartPole-v9", "env=envpool:CartPole-v9"),
     "unknown preset": ("preset=CartPole/ppo", "did you mean CartPole-v1/ppo?"),
     "no environments": ("num_envs=0", "num_envs=0: must be an integer of at least 1"),
     "negative environments": ("num_envs=-4", "num_envs=-4: must be"),
@@ -216,6 +222,13 @@ REFUSED = {
     "a sweep below a file": ("seed=1,2 run_dir=file/run -m", "cannot be written"),
     "a sweep that is there already": ("seed=1,2 run_dir=sweep -m", "run_dir=sweep/seed=2: exists already"),
 }
+
+
+def test_sac_on_discrete_actions_is_refused_in_one_line(run, tmp_path):
+    code, out, err = run("train", "env=CartPole-v1", "algorithm=sac", f"run_dir={tmp_path / 'run'}")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"ludus: SAC: action space Discrete\(n=2, start=0\) is not supported[^\n]+\n", err)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.requirement("S2.1")
