@@ -197,7 +197,8 @@ MUTANTS = [
     # Minibatches
     Mutant("padding does not end its episode", "learning/minibatch.py",
            "._replace(truncated=jnp.ones_like(steps.truncated))", "", MINIBATCH),
-    Mutant("padding comes first", "learning/minibatch.py", "jnp.uint32(0xFFFFFFFF)", "jnp.uint32(0)", MINIBATCH),
+    Mutant("padding is shuffled among the rest", "learning/minibatch.py",
+           "jnp.where(valid, order, order | jnp.uint32(1 << 31))", "order", MINIBATCH),
     Mutant("every epoch has the same order", "learning/minibatch.py",
            "jax.random.bits(key, (epochs, num_rows))",
            "jnp.broadcast_to(jax.random.bits(key, (num_rows,)), (epochs, num_rows))", MINIBATCH),

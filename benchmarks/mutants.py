@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -119,10 +120,19 @@ def _copied(source: Path, target: Path) -> Path:
 def _key(tree: Path, mutant: Mutant | None, tests: tuple[str, ...]) -> str:
     """Hash of what a result depends on: the mistake, its file and its tests; without one, the whole package."""
     package = [tree / PACKAGE / mutant.file] if mutant else sorted((tree / PACKAGE).rglob("*.py"))
-    helpers = [] if mutant else sorted((tree / "tests").glob("*.py"))
-    selected = [tree / test.partition("::")[0] for test in tests]
-    parts = [*(mutant or ())[:4], *tests, *(path.read_text() for path in (*package, *helpers, *selected))]
+    selected = _with_helpers([tree / test.partition("::")[0] for test in tests], tree / "tests")
+    parts = [*(mutant or ())[:4], *tests, *(path.read_text() for path in (*package, *selected))]
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+
+def _with_helpers(files: list[Path], folder: Path) -> list[Path]:
+    """Return the files and every module beside the tests that they import, or that those do."""
+    found = list(dict.fromkeys(files))
+    for path in found:  # which grows on the way
+        names = re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+        helpers = [folder / f"{name}.py" for name in names]
+        found.extend(helper for helper in helpers if helper.exists() and helper not in found)
+    return found
 
 
 if __name__ == "__main__":

@@ -75,9 +75,11 @@ def test_gradient_steps_are_the_floor_of_what_environment_steps_have_earned(how,
         result = trainer.train(total_steps=90)
         rows = [row for row in read_journal(tmp_path / str(i)) if row["kind"] == "train"]
         assert [row["steps"] for row in rows] == list(range(4 * num_envs, result.steps + 1, 4 * num_envs))
+        before = 0
         for row in rows:
             assert row["updates"] == int(ratio * max(row["steps"] - starts, 0)), (ratio, row)
-            assert ("critic_loss" in row) == (row["updates"] > 0 and ratio >= Fraction(1, 4)) or 0 < ratio < 1
+            assert ("critic_loss" in row) == (row["updates"] > before)
+            before = row["updates"]
         assert result.updates == rows[-1]["updates"]
         assert rows[-1]["replay_size"] == 40
 
@@ -112,7 +114,6 @@ def test_exactly_the_first_actions_are_random_and_all_others_the_policys(starts)
     make_trainer(sac=sac, env=env).train(total_steps=48)
     actions = np.concatenate(env.actions)  # [T, B] in the order of steps
     is_random = (actions < 1.999).any(axis=1)
-    assert is_random.sum() == starts == np.flatnonzero(np.append(is_random, True) == 0)[0] if starts else True
     assert len(actions) == 48 and is_random[:starts].all() and not is_random[starts:].any()
     assert (actions >= np.float32(-0.3)).all() and (actions <= 2.0).all()
 

@@ -62,6 +62,8 @@ START_SECONDS = 60.0
 """Time to make an environment and to reset it for the first time, where assets may have to be loaded."""
 CLOSE_SECONDS = 2.0
 """Time to close environments before their process is ended."""
+TELLING_SECONDS = 1.0
+"""Time for a worker that hangs to write down where it is, on a machine that may be busy."""
 RESTARTS = 3
 """A worker is restarted so often without ending an episode; then the batch gives up."""
 WORKER_COST_SECONDS = 50e-6
@@ -380,8 +382,11 @@ class WorkerEnv:
     def _hanging(self, worker: Worker, limit: float) -> Fault:
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker.process.pid, signal.SIGUSR1)  # it writes down where it is, unless it is stopped
-        time.sleep(0.1)
-        return Fault(f"gave no answer for {limit:g} s", _crash_text(worker))
+        deadline, told = time.monotonic() + TELLING_SECONDS, ""
+        while time.monotonic() < deadline and (not told or told != _crash_text(worker)):
+            told = _crash_text(worker)
+            time.sleep(0.05)
+        return Fault(f"gave no answer for {limit:g} s", told)
 
     def _report(self, worker: Worker, fault: Fault) -> str:
         """Say in one line which environment was at fault and what led there."""
