@@ -16,8 +16,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "jax_environments.md"
 
 @pytest.fixture(scope="module")
 def adapter():
-    code = re.search(r"^```python\n(.*?)\n\n", PAGE.read_text(), re.DOTALL | re.MULTILINE).group(1)
-    assert len(code.splitlines()) <= 20
+    code = re.search(r"^```python\n(.*?)\nfor name in", PAGE.read_text(), re.DOTALL | re.MULTILINE).group(1)
+    assert sum(bool(line.strip()) for line in code.splitlines()) <= 20
     names = {"__name__": "page"}
     exec(code, names)
     return names["Gymnax"]
