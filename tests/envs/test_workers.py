@@ -1,5 +1,6 @@
 """Environment workers: the same results as in one process, and whatever a worker does, no hang, no orphan, no lie."""
 
+import contextlib
 import gc
 import logging
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -377,8 +379,9 @@ def test_a_run_goes_on_over_a_fault_and_counts_what_is_true(made, tmp_path):
 
 
 PARENT = """
-import os, sys, pathlib, threading, ludus, numpy as np
+import os, signal, sys, pathlib, threading, ludus, numpy as np
 from worker_envs import Ledger
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started without it
 
 def start():
     global env
@@ -394,11 +397,17 @@ env.step(np.zeros(4, np.int32))
 """
 
 
-def parent(folder: Path, *kinds: str) -> tuple[subprocess.Popen, list[int]]:
+@contextlib.contextmanager
+def parent(folder: Path, *kinds: str) -> Iterator[tuple[subprocess.Popen, list[int]]]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", PARENT, str(folder), *kinds]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
-    return process, [int(pid) for pid in process.stdout.readline().split()]
+    try:
+        yield process, [int(pid) for pid in process.stdout.readline().split()]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
 def assert_gone(pids: list[int]) -> None:
@@ -411,28 +420,25 @@ def assert_gone(pids: list[int]) -> None:
 def test_workers_die_with_a_parent_that_is_killed_whatever_they_are_doing(tmp_path):
     """One loops without end, one is stopped, one is stuck in C, one waits for its next command."""
     memory = set(os.listdir("/dev/shm"))
-    process, pids = parent(tmp_path, "loop", "stop", "hold")
-    assert len(pids) == 4
-    deadline = time.monotonic() + 10
-    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not list(tmp_path.iterdir()), "all orders were carried out"
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with parent(tmp_path, "loop", "stop", "hold") as (_, pids):
+        assert len(pids) == 4
+        deadline = time.monotonic() + 10
+        while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not list(tmp_path.iterdir()), "all orders were carried out"
     assert_gone(pids)
     assert set(os.listdir("/dev/shm")) <= memory
 
 
 @pytest.mark.parametrize("kinds", [(), ("loop",)], ids=["at the end", "on Ctrl-C"])
 def test_workers_end_with_a_parent_that_forgets_them(kinds, tmp_path):
-    process, pids = parent(tmp_path, *kinds)
-    if kinds:
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-    assert process.wait(20) == (1 if kinds else 0) or kinds
-    process.stdout.close()
-    assert_gone(pids)
+    with parent(tmp_path, *kinds) as (process, pids):
+        if kinds:
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+        code = process.wait(20)
+        assert_gone(pids)
+    assert code != 0 if kinds else code == 0
 
 
 SCRIPT = """
