@@ -3,6 +3,7 @@
 A dozen small arrays cost a dozen gathers, a dozen fetches or a dozen kernels to compile; one matrix costs one.
 """
 
+import itertools
 from typing import Any
 
 import jax
@@ -29,8 +30,8 @@ class Layout:
         self.dtypes = [np.dtype(leaf.dtype) for leaf in leaves]
         self.is_packed = [dtype.itemsize == 4 for dtype in self.dtypes]
         widths = [int(np.prod(s)) for s, packed in zip(self.shapes, self.is_packed, strict=True) if packed]
-        self.offsets = np.cumsum(widths)[:-1].tolist()
         self.width = sum(widths)
+        self.columns = list(itertools.pairwise([0, *np.cumsum(widths, dtype=int).tolist()]))
 
     def pack(self, tree: Any) -> list[Any]:
         """Return the matrix, then every leaf that is not 32 bits wide."""
@@ -41,8 +42,7 @@ class Layout:
     def unpack(self, arrays: list[Any]) -> Any:
         """Return the pytree of any selection of rows, as arrays of the kind that was given (JAX or NumPy)."""
         matrix, *others = arrays
-        split = np.split if isinstance(matrix, np.ndarray) else jnp.split
-        parts, rest = iter(split(matrix, self.offsets, axis=-1)), iter(others)
+        parts, rest = (matrix[..., start:stop] for start, stop in self.columns), iter(others)
         leaves = [
             _bits(next(parts), dtype).reshape(*matrix.shape[:-1], *shape) if packed else next(rest)
             for shape, dtype, packed in zip(self.shapes, self.dtypes, self.is_packed, strict=True)

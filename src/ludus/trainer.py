@@ -119,9 +119,20 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
     # On the host, names in `info` come and go: they may not be part of what is compiled.
     counted = stats._replace(info={})
     learner, counters, row = learn(context, state.learner, state.counters, rollout, counted, keys["update"])
-    healthy = row["fault"] == 0
-    carry = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), carry, state.carry)
-    return TrainState(learner, carry, state.iteration + healthy, counters), {**row, **stats.info}
+    carry, number = _go_on(row["fault"] == 0, carry, state.carry, state.iteration)
+    return TrainState(learner, carry, number, counters), {**row, **stats.info}
+
+
+@jax.jit
+def _go_on(healthy: jax.Array, carry: Any, old: Any, number: Any) -> tuple[Any, jax.Array]:
+    """Where the environments are after an iteration, and its number: if it was faulty, it has not happened."""
+    return jax.tree.map(lambda a, b: jnp.where(healthy, a, b), carry, old), number + healthy
+
+
+@jax.jit
+def _copy(tree: Any) -> Any:
+    """Copy every array, in one call."""
+    return jax.tree.map(jnp.copy, tree)
 
 
 class Trainer:
@@ -187,7 +198,7 @@ class Trainer:
         state = self.algorithm.policy(self.state.learner)
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
             state = self._last_policy  # an exception broke a chunk that had taken the state over
-        return Policy(self._arrays, jax.tree.map(jnp.copy, state), self.spec, self.env.id)
+        return Policy(self._arrays, _copy(state), self.spec, self.env.id)
 
     def evaluate(self, episodes: int = FINAL_EPISODES) -> Evaluation:
         """Evaluate the policy as it is now, on environments and seeds that training never sees."""
@@ -243,7 +254,7 @@ class Trainer:
         while True:
             if self.eval_frequency:
                 length = min(length, self.eval_frequency - record.iterations % self.eval_frequency)
-            self._last_policy = jax.tree.map(jnp.copy, self.algorithm.policy(self.state.learner))
+            self._last_policy = _copy(self.algorithm.policy(self.state.learner))
             began = time.perf_counter()
             self._state, rows = self._repeat(context, self.state, length)
             seconds = time.perf_counter() - began

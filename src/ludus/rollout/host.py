@@ -1,7 +1,7 @@
 """Rollouts of host environments: a Python loop into arrays that are moved to the device once."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -77,15 +77,19 @@ def compile_update(update: Callable, options: Options, donate: tuple[str, ...]) 
     return jit(update, options, donate=donate)
 
 
-@partial(jax.jit, static_argnames=("mode",))
-def _choose(algorithm: Any, policy: Any, memory: Any, obs: Any, noise: Any, mode: Mode) -> tuple[Any, Any]:
-    row = None if noise is None else jax.tree.map(lambda x: x[0], noise)
-    return algorithm.act(policy, memory, obs, row, mode)[1:]
-
-
 def _layout(algorithm: Any, policy: Any, memory: Any, obs: Any, noise: Any, mode: Mode) -> Layout:
-    """How `_act` packs its answer. Nothing runs: a jitted function is asked for its shapes, which JAX remembers."""
-    return Layout(jax.eval_shape(partial(_choose, mode=mode), algorithm, policy, memory, obs, noise))
+    """How `_act` packs its answer. Nothing runs: only shapes are asked for, and only once."""
+    leaves, treedef = jax.tree.flatten((algorithm, policy, memory, obs, noise))
+    return _layout_of(treedef, tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves), mode)
+
+
+@lru_cache(maxsize=64)
+def _layout_of(treedef: Any, leaves: tuple[tuple[tuple[int, ...], np.dtype], ...], mode: Mode) -> Layout:
+    def choose(algorithm: Any, policy: Any, memory: Any, obs: Any, noise: Any) -> tuple[Any, Any]:
+        row = None if noise is None else jax.tree.map(lambda x: x[0], noise)
+        return algorithm.act(policy, memory, obs, row, mode)[1:]
+
+    return Layout(jax.eval_shape(choose, *treedef.unflatten([jax.ShapeDtypeStruct(*leaf) for leaf in leaves])))
 
 
 def collect(
