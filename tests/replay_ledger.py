@@ -110,7 +110,7 @@ def live(replay: Replay) -> list[np.ndarray]:
     """What a replay holds, in the order of insertion, without what is dead: two equal replays have equal contents."""
     replay = jax.tree.map(np.asarray, replay)
     ends = replay.ends
-    slots = (ends.position - np.arange(ends.size, 0, -1)) % replay.num_slots
+    slots = (ends.total - np.arange(ends.size, 0, -1)) % replay.num_slots
     stored = jax.tree.map(lambda x: x[slots], replay.transitions)
     is_known = (ends.next_number - stored.frame) % replay.cycle <= replay.num_frames - 2 * replay.rollout_size
     rows = [number[is_known] % replay.num_frames for number in (stored.frame, stored.next_frame)]

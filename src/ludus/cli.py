@@ -31,7 +31,12 @@ usage: ludus VERB ...
 Train reinforcement-learning agents on any environment.
 
   train      train an agent          ludus train env=CartPole-v1
+  resume     go on with a run        ludus resume RUN total_steps=2e6
   evaluate   play a trained agent    ludus evaluate RUN --episodes 100
+  export     for other runtimes      ludus export RUN --format onnx
+
+  verify-resume   prove that a run resumes exactly
+  debug           find where a run's first NaN comes from
 
 ludus VERB --help explains a verb; ludus --version tells the version.
 """
@@ -48,6 +53,8 @@ examples:
   ludus train env=CartPole-v1 -m seed=1,2,3 algorithm.gamma=0.98,0.99
 """
 INTERRUPTED = 130
+SIGNALLED = {"interrupt": INTERRUPTED, "SIGTERM": 143, "SIGUSR1": 138}
+"""Exit codes of a run that a signal ended and that is saved: 128 and the signal's number."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(words: list[str]) -> int:
-    verbs = {"train": _train, "evaluate": _evaluate}
+    verbs = {
+        "train": _train,
+        "resume": _resume,
+        "verify-resume": _verify_resume,
+        "debug": _debug,
+        "evaluate": _evaluate,
+        "export": _export,
+    }
     if not words or words[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
@@ -116,7 +130,71 @@ def _run(config: "TrainConfig") -> tuple[int, "TrainResult"]:
     with contextlib.closing(trainer.env):
         result = trainer.train(**budget)
     print(result, flush=True)
-    return INTERRUPTED if result.stopped_by == "interrupt" else 0, result
+    return SIGNALLED.get(result.stopped_by, 0), result
+
+
+def _resume(words: list[str]) -> int:
+    parser = _Parser(
+        prog="ludus resume",
+        usage="ludus resume [RUN] [--from latest|best|STEP] [--fallback] [key=value ...]",
+        description="Go on with a run from one of its checkpoints, on the same curves and in the same journal. "
+        "Keys that do not change what the saved state means can be given other values, such as total_steps=2e6.",
+    )
+    parser.add_argument("words", nargs="*", metavar="RUN", help="run folder (default: the newest in runs/)")
+    parser.add_argument("--from", dest="start", default="latest", metavar="STEP", help="latest, best or a step")
+    parser.add_argument("--fallback", action="store_true", help="if the checkpoint is damaged, take the one before")
+    given = parser.parse_intermixed_args(words)
+    from ludus.config import changes
+    from ludus.trainer import Trainer
+
+    run, rest = _split_run(given.words)
+    values = changes(rest)
+    trainer = Trainer.resume(run, given.start, fallback=given.fallback, **values)
+    with contextlib.closing(trainer.env):
+        result = trainer.train()
+    print(result, flush=True)
+    return SIGNALLED.get(result.stopped_by, 0)
+
+
+def _split_run(words: list[str]) -> tuple[Path, list[str]]:
+    """Return the run folder, which may come first, and the words that say key=value."""
+    is_named = bool(words) and ("=" not in words[0] or Path(words[0]).is_dir())
+    return (Path(words[0]), words[1:]) if is_named else (_newest_run(), words)
+
+
+def _verify_resume(words: list[str]) -> int:
+    parser = _Parser(
+        prog="ludus verify-resume",
+        description="Train 2n iterations with a run's own configuration, and n with n more after a resume in a fresh "
+        "process; print the hashes of both, and exit with 1 if they differ. The run itself is left alone.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="run folder (default: the newest in runs/)")
+    parser.add_argument("--iterations", type=int, default=3, metavar="N", help="the n (default: 3)")
+    given = parser.parse_args(words)
+    if given.iterations < 1:
+        raise LudusError(f"--iterations={given.iterations}: must be at least 1")
+    from ludus.verify import verify_resume
+
+    comparison = verify_resume(given.run or _newest_run(), given.iterations)
+    print(comparison)
+    return 0 if comparison.first_difference is None else 1
+
+
+def _debug(words: list[str]) -> int:
+    parser = _Parser(
+        prog="ludus debug",
+        description="Play a run again from a checkpoint, update by update, to its first NaN or infinity; name it and "
+        "write the batch beside the run. The run itself is left alone.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="run folder (default: the newest in runs/)")
+    parser.add_argument("--from", dest="start", default="latest", metavar="STEP", help="latest, best or a step")
+    parser.add_argument("--iterations", type=int, default=1000, metavar="N", help="look at so many (default: 1000)")
+    given = parser.parse_args(words)
+    from ludus.verify import debug
+
+    finding = debug(given.run or _newest_run(), given.start, given.iterations)
+    print(finding or f"no NaN or infinity in {given.iterations} iterations")
+    return 0 if finding is None else 1
 
 
 def _sweep(configs: dict[str, "TrainConfig"]) -> int:
@@ -134,7 +212,7 @@ def _sweep(configs: dict[str, "TrainConfig"]) -> int:
         else:
             code, row = code_now or code, _reached(result)
         rows.append((name, *row))
-        if code == INTERRUPTED:
+        if code in SIGNALLED.values():
             break
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     print("", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows), sep="\n")
@@ -191,26 +269,66 @@ def _evaluate(words: list[str]) -> int:
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="decides how each begins (default: 0)")
     parser.add_argument("--env", metavar="ID", help="play elsewhere than where it was trained")
+    parser.add_argument("--checkpoint", metavar="STEP", help="latest, best or a step, instead of the final policy")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(words)
-    from ludus.envs.registry import WORKER_KEYS, make_env
     from ludus.evaluation import evaluate
     from ludus.policy import load_policy
     from ludus.tracking.run_folder import read_config
 
     run = given.run or _newest_run()
     config = read_config(run)
-    policy = load_policy(run)
-    env_id, options = (given.env, {}) if given.env else (str(config.get("env")), config.get("env_options") or {})
+    if given.checkpoint is None:
+        policy = load_policy(run)
+    else:
+        from ludus.resume import policy_at
+
+        policy = policy_at(run, given.checkpoint)
+    with contextlib.closing(_environment(run, config, given.env)) as env:
+        evaluation = evaluate(policy, env, given.episodes, given.seed)
+    print(json.dumps(evaluation.summary()) if given.json else evaluation)
+    return 0
+
+
+def _environment(run: Path, config: dict[str, Any], env: str | None = None) -> Any:
+    """Make the environments of a run, or others instead."""
+    from ludus.envs.registry import WORKER_KEYS, make_env
+
+    env_id, options = (env, {}) if env else (str(config.get("env")), config.get("env_options") or {})
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
         raise LudusError(f"{run}: env_options in its config.yaml must be names and values, got {options!r}")
     if env_id.startswith("object:"):
         raise LudusError(f"{run}: {env_id} is a Python object; use ludus.evaluate in Python, or give --env")
-    workers = {} if given.env else {name: config[name] for name in WORKER_KEYS if name in config}
-    env = make_env(env_id, config.get("num_envs") or 1, **{**options, **workers})
+    workers = {} if env else {name: config[name] for name in WORKER_KEYS if name in config}
+    return make_env(env_id, config.get("num_envs") or 1, **{**options, **workers})
+
+
+def _export(words: list[str]) -> int:
+    parser = _Parser(
+        prog="ludus export", description="Write a policy of a run for another runtime, and prove it there."
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="run folder (default: the newest in runs/)")
+    parser.add_argument("--format", required=True, metavar="F", help="safetensors, torch, onnx or stablehlo")
+    parser.add_argument("--policy", default="final", metavar="P", help="final, best or a file of RUN/policies")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="where to (default: RUN/exports/POLICY)")
+    given = parser.parse_args(words)
+    from ludus.critic import FINAL as CRITIC
+    from ludus.critic import load_critic
+    from ludus.export import export_policy
+    from ludus.policy import BEST, FINAL, load_policy
+    from ludus.tracking.run_folder import read_config
+
+    run = given.run or _newest_run()
+    config = read_config(run)
+    file = run / {"final": FINAL, "best": BEST}.get(given.policy, Path("policies") / given.policy)
+    policy = load_policy(file)
+    critic = load_critic(run) if given.policy == "final" and (run / CRITIC).exists() else None
     try:
-        evaluation = evaluate(policy, env, given.episodes, given.seed)
-    finally:
-        env.close()
-    print(json.dumps(evaluation.summary()) if given.json else evaluation)
+        env = _environment(run, config)
+    except LudusError as error:  # an environment that is not here shall not keep a policy from travelling
+        print(f"ludus: compared on observations drawn from their space, since {error}", file=sys.stderr)
+        env = None
+    folder = given.output or run / "exports" / file.stem
+    with contextlib.closing(env) if env else contextlib.nullcontext():
+        print(export_policy(policy, given.format, folder, critic=critic, env=env, name=file.stem))
     return 0

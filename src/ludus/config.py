@@ -28,6 +28,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from ludus.counting import Budget
 from ludus.envs.registry import WORKER_KEYS, make_env
+from ludus.keeping import CheckpointOptions
 from ludus.learning.registry import ALGORITHMS
 from ludus.learning.registry import build as build_algorithm
 from ludus.networks.actor_critic import NETWORKS
@@ -70,10 +71,14 @@ class TrainConfig:
     """Iterations between evaluations; 0 evaluates at the end only."""
     eval_episodes: int = 10
     """Episodes of each such evaluation; the one at the end has 100."""
+    num_checkpoints: int = 3
+    """Policies to keep from on the way, evenly spaced over total_steps."""
     run_dir: str | None = None
     """New folder for everything the run writes; null: runs/<env>-<algorithm>-seed<seed>-<time>."""
     verbose: bool = True
     """Show progress."""
+    checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions, metadata={"configurable": False})
+    """When the whole state is saved."""
     algorithm: Any = field(default=MISSING, metadata={"configurable": False})
     """The chosen algorithm's name and settings, its network's among them."""
 
@@ -126,6 +131,23 @@ def compose(overrides: Sequence[str]) -> TrainConfig:
     return _resolved(config)
 
 
+def changes(words: Sequence[str]) -> dict[str, Any]:
+    """Read `key=value` words that change a run that exists; which of them it can take is not decided here."""
+    groups = _groups(DEFAULT_ALGORITHM, _default_network(DEFAULT_ALGORITHM))
+    known = {setting.key: setting for prefix in ("", "checkpoint.") for setting in groups[prefix]}
+    config = OmegaConf.structured(TrainConfig)
+    for part in (config, config.checkpoint):
+        OmegaConf.set_readonly(part, None)
+    values = {}
+    for override in map(_parse_single, words):
+        key, value = override.key_or_group, override.value()
+        if key in known:
+            _set(config, key, value, known[key], str(override.input_line))
+            value = OmegaConf.select(config, key)
+        values[key] = value
+    return values
+
+
 def build(config: TrainConfig) -> Parts:
     """Make the algorithm and the environment; what a trainer would refuse only with its folder made is refused here."""
     algorithm = build_algorithm(config.algorithm)
@@ -134,7 +156,8 @@ def build(config: TrainConfig) -> Parts:
     budget = {name: getattr(config, name) for name in Budget._fields}
     Budget(**budget).limits()
     options = {
-        name: getattr(config, name) for name in ("seed", "collect", "eval_frequency", "eval_episodes", "verbose")
+        name: getattr(config, name)
+        for name in ("seed", "collect", "eval_frequency", "eval_episodes", "num_checkpoints", "checkpoint", "verbose")
     }
     workers = {name: getattr(config, name) for name in WORKER_KEYS}
     return Parts(algorithm, make_env(config.env, config.num_envs, **workers, **config.env_options), options, budget)
@@ -164,6 +187,7 @@ def help_text() -> str:
         Setting(key, str, default, f"one of {', '.join(of)}; its settings are below") for (key, of), default in chosen
     ]
     sections = {"run": [*_groups(DEFAULT_ALGORITHM, network)[""], *choices]}
+    sections["checkpoint"] = _groups(DEFAULT_ALGORITHM, network)["checkpoint."]
     for name in ALGORITHMS:
         sections[f"algorithm={name}"] = _groups(name, _default_network(name))["algorithm."]
     for name in NETWORKS:
@@ -230,7 +254,12 @@ def _groups(algorithm: str, network: str) -> dict[str, list[Setting]]:
     chosen, kind = ALGORITHMS[algorithm](), NETWORKS[network]
     # An algorithm may have defaults of its own for the network it prefers.
     sizes = chosen.network if type(chosen.network) is kind else kind()
-    sources = {"": TrainConfig(), "algorithm.": chosen, "algorithm.network.": sizes}
+    sources = {
+        "": TrainConfig(),
+        "checkpoint.": CheckpointOptions(),
+        "algorithm.": chosen,
+        "algorithm.network.": sizes,
+    }
     return {prefix: _settings(source, prefix) for prefix, source in sources.items()}
 
 
@@ -294,7 +323,8 @@ def _bare(env: str) -> str:
 def _base(groups: dict[str, list[Setting]], algorithm: str, network: str, preset: str | None) -> DictConfig:
     """Let Hydra compose the schemas, which hold the defaults, and the preset."""
     run = OmegaConf.structured(TrainConfig)
-    OmegaConf.set_readonly(run, None)  # OmegaConf freezes what it makes from a frozen dataclass
+    for part in (run, run.checkpoint):
+        OmegaConf.set_readonly(part, None)  # OmegaConf freezes what it makes from a frozen dataclass
     store = ConfigStore.instance()
     store.store("ludus_train", run)
     store.store(algorithm, _schema(algorithm, groups["algorithm."], ("network", Any, MISSING)), "algorithm")
@@ -327,6 +357,7 @@ def _resolved(config: DictConfig) -> TrainConfig:
         raise LudusError(f"{error.full_key}: required, but not given (as in env=CartPole-v1)") from error
     except OmegaConfBaseException as error:
         raise LudusError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+    values["checkpoint"] = CheckpointOptions(**values["checkpoint"])
     return TrainConfig(**values)
 
 

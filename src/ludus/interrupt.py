@@ -1,35 +1,79 @@
-"""Signals that save: the first SIGINT (Ctrl-C) or SIGTERM asks the run to end, the second ends it at once."""
+"""Signals that save: the first SIGINT (Ctrl-C), SIGTERM or SIGUSR1 asks the run to end, the second ends it at once."""
 
+import os
+import select
 import signal
 import threading
+import time
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+GRACE_SECONDS = 1.5
+"""After the second signal the process may clean up for so long."""
 
 
 class Interrupt:
     """While entered, a signal sets `requested` instead of raising; a second one raises KeyboardInterrupt.
 
-    Raising inside a compiled call would lose the training state, whose buffers that call has taken over.
+    Raising inside a compiled call would lose the training state, whose buffers that call has taken over; and while
+    such a call runs, Python does not even hear of a signal. So a thread listens too, and after the second signal it
+    ends a process that does not end by itself.
     """
 
     def __init__(self) -> None:
         """Nothing has been asked yet."""
-        self.requested = False
+        self.requested: signal.Signals | None = None
+        self.at_once = False
+        """Whether the first signal raises as well: set where nothing can be lost."""
         self._previous: dict[int, Any] = {}
+        self._pipe: tuple[int, int] | None = None
+        self._previous_wakeup = -1
 
     def __enter__(self) -> "Interrupt":
         """Take the signals over; only the main thread of a process can."""
         if threading.current_thread() is threading.main_thread():
+            self._pipe = os.pipe()
+            os.set_blocking(self._pipe[1], False)
+            self._previous_wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
             self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            threading.Thread(target=_listen, args=(self._pipe[0],), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Give the signals back."""
         for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if self._pipe is not None:
+            signal.set_wakeup_fd(self._previous_wakeup)
+            os.close(self._pipe[1])  # the listener closes its own end
+            self._pipe = None
 
-    def _handle(self, *_: object) -> None:
-        if self.requested:
+    def _handle(self, number: int, _: object) -> None:
+        if self.requested is not None or self.at_once:
+            self.requested = self.requested or signal.Signals(number)
             raise KeyboardInterrupt
-        self.requested = True
+        self.requested = signal.Signals(number)
+
+
+def _listen(pipe: int) -> None:
+    """Wait for the second signal, give the process a little time, and end it."""
+    heard = 0
+    while heard < 2:
+        told = os.read(pipe, 1)
+        if not told:
+            os.close(pipe)
+            return
+        heard += told[0] in SIGNALS
+    # Python writes the byte even while the main thread is inside a compiled call.
+    if not _closes(pipe, GRACE_SECONDS):
+        os._exit(128 + told[0])
+
+
+def _closes(pipe: int, seconds: float) -> bool:
+    """Wait until the other end is closed: then whoever was interrupted has let go."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if select.select([pipe], [], [], left)[0] and not os.read(pipe, 64):
+            os.close(pipe)
+            return True
+    return False

@@ -28,8 +28,8 @@ class Stored(NamedTuple):
 class Ends(NamedTuple):
     """Where the ring begins and ends: everything else in it is dead, whatever it holds."""
 
-    position: jax.Array
-    """The slot that the next transition goes to."""
+    total: jax.Array
+    """Transitions ever stored, counted on from 0 again at a multiple of the slots; the remainder is the next slot."""
     size: jax.Array
     next_number: jax.Array
     """The number that the next frame gets; its slot is the remainder by the number of frames."""
@@ -67,7 +67,19 @@ class Replay:
     @property
     def cycle(self) -> int:
         """Frame numbers start again from 0 here: a multiple of the number of frames, so that slots go on evenly."""
-        return (2**30 // self.num_frames) * self.num_frames
+        return _cycle(self.num_frames)
+
+    def written(self) -> dict[str, tuple[int, int]]:
+        """For each ring, how many rows were ever written to it, and where that count starts again from 0."""
+        return {
+            "frames": (int(self.ends.next_number), self.cycle),
+            "transitions": (int(self.ends.total), _cycle(self.num_slots)),
+        }
+
+
+def _cycle(rows: int) -> int:
+    """Return the greatest multiple of `rows` that a 32-bit count can go up to with room to spare."""
+    return (2**30 // rows) * rows
 
 
 class Sample(NamedTuple):
@@ -121,11 +133,11 @@ def insert(replay: Replay, steps: Transition, action: Any) -> Replay:
     frame_slots = jnp.where(is_new, number % replay.num_frames, replay.num_frames)  # out of range: not stored
     frames = jax.tree.map(lambda a, b: jnp.stack([a, b], axis=2), steps.obs, steps.next_obs)
     order = jnp.cumsum(valid.ravel(), dtype=jnp.int32).reshape(valid.shape) - 1
-    slots = jnp.where(valid, (ends.position + order) % replay.num_slots, replay.num_slots)
+    slots = jnp.where(valid, (ends.total + order) % replay.num_slots, replay.num_slots)
     transitions = Stored(action, steps.reward, steps.terminated, frame, next_frame)
     count = valid.sum(dtype=jnp.int32)
     after = Ends(
-        position=(ends.position + count) % replay.num_slots,
+        total=(ends.total + count) % _cycle(replay.num_slots),
         size=jnp.minimum(ends.size + count, replay.capacity),
         next_number=(ends.next_number + is_new.sum(dtype=jnp.int32)) % replay.cycle,
         open_frame=next_frame[-1],
@@ -143,7 +155,7 @@ def sample(replay: Replay, key: jax.Array, count: int) -> Sample:
     """Draw `count` transitions, each of those stored with equal probability, with replacement."""
     ends = replay.ends
     age = jax.random.randint(key, (count,), 1, jnp.maximum(ends.size, 1) + 1)
-    stored = _gather(replay.transitions, (ends.position - age) % replay.num_slots)
+    stored = _gather(replay.transitions, (ends.total - age) % replay.num_slots)
     obs, next_obs = (_gather(replay.frames, n % replay.num_frames) for n in (stored.frame, stored.next_frame))
     frame_age = (ends.next_number - stored.frame) % replay.cycle
     weight = (frame_age <= replay.num_frames - 2 * replay.rollout_size).astype(jnp.float32)

@@ -4,10 +4,11 @@ The outer loop (record, evaluate, stop) is the same text for both kinds of envir
 """
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -20,8 +21,11 @@ import numpy as np
 from ludus import __version__, counting
 from ludus.compilation import Options, compiler_options, default_device, enable_compilation_cache
 from ludus.counting import Budget, Counters
+from ludus.critic import FINAL as FINAL_CRITIC
+from ludus.critic import Critic, save_critic
 from ludus.evaluation import Evaluation, evaluate_state
 from ludus.interrupt import Interrupt
+from ludus.keeping import BEST_EVALUATION, BEST_RETURN, POLICIES, CheckpointOptions, Keeper
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.faults import FAULTS
 from ludus.learning.registry import describe
@@ -30,6 +34,7 @@ from ludus.rollout import runner
 from ludus.seeding import folded, stream
 from ludus.tracking.console import duration
 from ludus.tracking.records import Recorder
+from ludus.tracking.run_folder import RunFolder, plain
 from ludus.types import EpisodeStats, LudusError, Rollout, RolloutKeys, Spec
 
 CAPACITY = 256
@@ -38,6 +43,8 @@ CHUNK_SECONDS = 0.5
 """Chunks are cut to about this long, so that progress, signals and time limits are heeded."""
 FINAL_EPISODES = 100
 """Episodes of the evaluation at the end of a run."""
+MEANING = ("env", "env_options", "num_envs", "seed", "collect", "algorithm")
+"""Settings that a resumed run cannot change: the saved state would mean something else."""
 
 
 class Plan(NamedTuple):
@@ -91,7 +98,7 @@ class TrainResult:
         )
 
 
-def _learn(
+def learn(
     context: Context, learner: Any, counters: Counters, rollout: Rollout, stats: EpisodeStats, key: jax.Array
 ) -> tuple[Any, Counters, dict[str, jax.Array]]:
     """Update from one rollout and count it, unless it was faulty; `halt` is set when the run is over."""
@@ -115,10 +122,10 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
     carry, rollout, stats = runner(plan.env).collect(
         context.algorithm, plan.env, policy, state.carry, keys["rollout"], plan.num_steps, plan.whole_episodes
     )
-    learn = runner(plan.env).compile_update(_learn, plan.options, donate=("learner",))
+    update = runner(plan.env).compile_update(learn, plan.options, donate=("learner",))
     # On the host, names in `info` come and go: they may not be part of what is compiled.
     counted = stats._replace(info={})
-    learner, counters, row = learn(context, state.learner, state.counters, rollout, counted, keys["update"])
+    learner, counters, row = update(context, state.learner, state.counters, rollout, counted, keys["update"])
     carry, number = _go_on(row["fault"] == 0, carry, state.carry, state.iteration)
     return TrainState(learner, carry, number, counters), {**row, **stats.info}
 
@@ -135,10 +142,23 @@ def _copy(tree: Any) -> Any:
     return jax.tree.map(jnp.copy, tree)
 
 
+@dataclass
+class Marks:
+    """What a run remembers of itself besides counts: it is saved with every checkpoint."""
+
+    scored_at: int = 0
+    """The iteration after which the policy was last judged."""
+    milestones: int = 0
+    """How many of the policies on the way have been saved."""
+    best_return: float | None = None
+    best_evaluation: float | None = None
+    best_score: float | None = None
+
+
 class Trainer:
     """Trains one algorithm on one environment."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is a setting of its own
         self,
         algorithm: Any,
         env: Any,
@@ -148,6 +168,8 @@ class Trainer:
         collect: Literal["steps", "episodes"] = "steps",
         eval_frequency: int = 50,
         eval_episodes: int = 10,
+        checkpoint: CheckpointOptions = CheckpointOptions(),  # noqa: B008  frozen
+        num_checkpoints: int = 3,
         verbose: bool = True,
     ):
         """Check everything that can be checked before anything is compiled.
@@ -161,6 +183,8 @@ class Trainer:
                 environment, at most `batch_size / num_envs` steps long.
             eval_frequency: iterations between evaluations; 0 evaluates at the end only.
             eval_episodes: episodes of each such evaluation.
+            checkpoint: when the whole state is saved, and which of these checkpoints are kept.
+            num_checkpoints: policies to keep from on the way, evenly spaced over `total_steps`.
             verbose: show progress.
         """
         if isinstance(algorithm, type) or not hasattr(algorithm, "validate"):
@@ -172,7 +196,7 @@ class Trainer:
         self.device = default_device()
         self.spec = Spec(env.observation_space, env.action_space, env.num_envs)
         algorithm.validate(self.spec)
-        _check_at_least(0, seed=seed, eval_frequency=eval_frequency)
+        _check_at_least(0, seed=seed, eval_frequency=eval_frequency, num_checkpoints=num_checkpoints)
         _check_at_least(1, eval_episodes=eval_episodes)
         if collect not in ("steps", "episodes"):
             raise LudusError(f"collect={collect!r}: must be 'steps' or 'episodes'")
@@ -180,7 +204,13 @@ class Trainer:
         self.algorithm, self.env, self.seed, self.collect = algorithm, env, int(seed), collect
         self.eval_frequency, self.eval_episodes = eval_frequency, eval_episodes
         self.runner = runner(env)
-        self.record = Recorder(run_dir, verbose)
+        self.num_checkpoints = num_checkpoints
+        self.record = Recorder(None if run_dir is None else RunFolder(run_dir), verbose)
+        self.keeper = Keeper(None if run_dir is None else Path(run_dir), checkpoint, self.record.console.say)
+        self.marks = Marks()
+        self.final_episodes = FINAL_EPISODES
+        self._source: Any = None
+        self._budget: Budget | None = None
         self._arrays = as_arrays(algorithm)
         self._state: TrainState | None = None
         self._repeat: Any = None
@@ -200,50 +230,101 @@ class Trainer:
             state = self._last_policy  # an exception broke a chunk that had taken the state over
         return Policy(self._arrays, _copy(state), self.spec, self.env.id)
 
+    @property
+    def critic(self) -> Critic | None:
+        """The critic as it is now; None if an exception has left nothing of it."""
+        state = self.algorithm.critic(self.state.learner)
+        if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
+            return None
+        return Critic(self._arrays, _copy(state), self.spec, self.env.id)
+
     def evaluate(self, episodes: int = FINAL_EPISODES) -> Evaluation:
         """Evaluate the policy as it is now, on environments and seeds that training never sees."""
         policy = self.algorithm.policy(self.state.learner)
         return evaluate_state(self._arrays, policy, self.env, stream(self.seed, "evaluation"), episodes, FINAL_EPISODES)
+
+    @classmethod
+    def resume(
+        cls, run: str | Path, start: int | str = "latest", *, algorithm: Any = None, env: Any = None, **changes: Any
+    ) -> "Trainer":
+        """Return a trainer that goes on with a run, from one of its checkpoints; call `train` on it.
+
+        Args:
+            run: the run folder.
+            start: "latest", "best" (by `checkpoint.best_by`) or the step of a checkpoint. What the run did after
+                it is taken back.
+            algorithm: the algorithm, if it held your own network or optimiser.
+            env: the environment, if it was made from your own class or object.
+            changes: other values for settings that do not change what the state means, such as `total_steps`,
+                `eval_frequency` or `checkpoint.keep_last`; `fallback=True` takes the last good checkpoint if the
+                one asked for is damaged.
+        """
+        from ludus.resume import resume
+
+        return resume(cls, run, start, algorithm, env, changes)
 
     def train(
         self, total_steps: int | None = None, max_episodes: int | None = None, max_seconds: float | None = None
     ) -> TrainResult:
         """Train until a budget is spent: the first iteration that reaches `total_steps` or `max_episodes` is the last.
 
-        Counts go on from call to call. Ctrl-C ends the run after the current chunk, with what was learnt saved.
+        Counts go on from call to call. A resumed run without a budget goes on to the one it had. SIGINT (Ctrl-C),
+        SIGTERM and SIGUSR1 end the run after the current chunk, with everything saved.
         """
         budget = Budget(total_steps, max_episodes, max_seconds)
-        if total_steps is not None and total_steps <= self.record.steps:
-            raise LudusError(f"total_steps={total_steps}: {self.record.steps} steps are done already")
-        context = Context(self._arrays, self._keys(), budget.limits())
+        if not any(budget) and self._budget is not None:
+            budget = self._budget
+        if budget.total_steps is not None and budget.total_steps <= self.record.steps and self._source is None:
+            raise LudusError(f"total_steps={budget.total_steps}: {self.record.steps} steps are done already")
+        context = self.context(budget)
         self._settle_program(budget)
-        record = self.record
-        record.begin(self._config(budget), self._identity())
-        placement = getattr(self.env, "placement", "")
+        with Interrupt() as interrupt:
+            self._begin(context, budget)
+            stopped_by, evaluation = "", None
+            try:
+                stopped_by = self._run(context, budget, interrupt)
+                self._save()
+                if interrupt.requested is None and self.final_episodes:
+                    evaluation, stopped_by = self._last_evaluation(interrupt, stopped_by)
+            except BaseException as error:
+                status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                with contextlib.suppress(LudusError):  # what went wrong first is what the user must hear of
+                    self._finish(status, f"{type(error).__name__}: {error}")
+                raise
+            finally:
+                self.record.console.stop()
+            is_over = interrupt.requested is None
+            self._finish("finished" if is_over else "interrupted", stopped_by)
+        return self._result(stopped_by, evaluation)
+
+    def _begin(self, context: Context, budget: Budget) -> None:
+        """Build or load the state, and write down what is about to run."""
+        record, placement = self.record, getattr(self.env, "placement", "")
         facts = f"{self.env.num_envs} environments", placement, f"seed {self.seed}", str(self.device)
         record.console.say(" · ".join([self.env.id, *filter(None, facts)]))
         record.console.start()
-        evaluation = None
         try:
-            with Interrupt() as interrupt:
+            if self._source is not None:
                 self._state = self._state or self._ready(context)
-                stopped_by = self._run(context, budget, interrupt)
-            if stopped_by != "interrupt":
-                evaluation = self._evaluate_and_record(FINAL_EPISODES)
+                self._source.go_on(self)
+                self._source = None
+            record.begin(self._config(budget), self._identity())
+            self._state = self._state or self._ready(context)
         except BaseException as error:
-            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            with contextlib.suppress(LudusError):  # what went wrong first is what the user must hear of
-                self._finish(status, f"{type(error).__name__}: {error}")
-            raise
-        finally:
             record.console.stop()
-        self._finish("interrupted" if stopped_by == "interrupt" else "finished", stopped_by)
-        return self._result(stopped_by, evaluation)
+            with contextlib.suppress(LudusError):
+                if self._source is not None and record.folder is not None:
+                    record.folder.close()  # the run is as it was
+                elif record.folder is not None and "status" in record.folder.identity:
+                    record.end("failed", f"{type(error).__name__}: {error}")
+            raise
 
     def _settle_program(self, budget: Budget) -> None:
         """Choose how the loop is compiled, by the first budget; it is kept from then on."""
         if self._repeat is None:
-            self.options = compiler_options(self.algorithm.work(self.spec, budget.total_steps))
+            recorded = None if self._source is None else self._source.compiler_options()
+            work = self.algorithm.work(self.spec, budget.total_steps)
+            self.options = compiler_options(work) if recorded is None else recorded
             num_steps = self.algorithm.rollout_length(self.env.num_envs)
             plan = Plan(self.env, num_steps, self.collect == "episodes", self.options)
             self._repeat = self.runner.repeat(iteration, plan, CAPACITY, self.options)
@@ -251,9 +332,15 @@ class Trainer:
     def _run(self, context: Context, budget: Budget, interrupt: Interrupt) -> str:
         """Run chunks until something ends the run; return what it was."""
         record, length = self.record, 1
+        if self._is_spent(budget):
+            return self._spent_by(budget)
         while True:
-            if self.eval_frequency:
-                length = min(length, self.eval_frequency - record.iterations % self.eval_frequency)
+            if not self._judge(interrupt, budget):
+                return _name_of(interrupt)
+            if self.keeper.is_due(record.iterations, record.steps, record.elapsed):
+                self._save()
+            self.keeper.settle(wait=False)
+            length = min(length, self._until_next(budget))
             self._last_policy = _copy(self.algorithm.policy(self.state.learner))
             began = time.perf_counter()
             self._state, rows = self._repeat(context, self.state, length)
@@ -262,19 +349,120 @@ class Trainer:
             if rows["fault"][-1]:
                 raise LudusError(self._fault_message(FAULTS[int(rows["fault"][-1])]))
             if rows["halt"][-1]:
-                return "total_steps" if record.steps >= (budget.total_steps or np.inf) else "max_episodes"
-            if interrupt.requested:
-                return "interrupt"
+                return self._spent_by(budget)
+            if interrupt.requested is not None:
+                return _name_of(interrupt)
             if record.elapsed >= (budget.max_seconds or np.inf):
                 return "max_seconds"
-            if self.eval_frequency and record.iterations % self.eval_frequency == 0:
-                self._evaluate_and_record(self.eval_episodes)
             length = min(CAPACITY, 2 * length, max(1, int(length * CHUNK_SECONDS / seconds)))
+
+    def _is_spent(self, budget: Budget) -> bool:
+        record = self.record
+        return record.steps >= (budget.total_steps or np.inf) or record.episodes >= (budget.max_episodes or np.inf)
+
+    def _spent_by(self, budget: Budget) -> str:
+        return "total_steps" if self.record.steps >= (budget.total_steps or np.inf) else "max_episodes"
+
+    def _until_next(self, budget: Budget) -> int:
+        """Return how many iterations may be made at once without passing one after which something is due."""
+        record, per_iteration = self.record, self.env.num_envs * self.algorithm.rollout_length(self.env.num_envs)
+        gaps = [CAPACITY, self.keeper.until_next(record.iterations, record.steps, per_iteration)]
+        if self.eval_frequency:
+            gaps.append(self.eval_frequency - record.iterations % self.eval_frequency)
+        milestone = self._milestone(budget)
+        if milestone is not None:
+            gaps.append(-(-(milestone - record.steps) // per_iteration))
+        return max(1, min(gaps))
+
+    def _milestone(self, budget: Budget) -> int | None:
+        """Return the step at which the next of the policies on the way is saved."""
+        number = self.marks.milestones + 1
+        if self.record.folder is None or budget.total_steps is None or number > self.num_checkpoints:
+            return None
+        return -(-budget.total_steps * number // (self.num_checkpoints + 1))
+
+    def _judge(self, interrupt: Interrupt, budget: Budget) -> bool:
+        """Evaluate and keep the best where that is due, once; return False if a signal came in between."""
+        record, marks = self.record, self.marks
+        while (milestone := self._milestone(budget)) is not None and record.steps >= milestone:
+            marks.milestones += 1
+            self._keep_policy(f"pi_ckpt{marks.milestones}")
+        by_evaluation = bool(self.eval_frequency) and record.iterations % self.eval_frequency == 0
+        every = self.keeper.options.every_iterations
+        if marks.scored_at == record.iterations or not (by_evaluation or (every and record.iterations % every == 0)):
+            return True
+        if by_evaluation:
+            try:
+                interrupt.at_once = True  # an evaluation changes nothing: a signal may cut it short
+                evaluation = self._evaluate_and_record(self.eval_episodes)
+            except KeyboardInterrupt:
+                return False
+            finally:
+                interrupt.at_once = False
+            self._keep_best_evaluation(evaluation)
+        marks.scored_at = record.iterations
+        recent = record.recent_return
+        if recent is not None and recent > (-np.inf if marks.best_return is None else marks.best_return):
+            marks.best_return = recent
+            self._keep_policy(BEST_RETURN)
+        return True
+
+    def _keep_best_evaluation(self, evaluation: Evaluation) -> None:
+        mean, marks = evaluation.summary()["mean_return"], self.marks
+        if mean > (-np.inf if marks.best_evaluation is None else marks.best_evaluation):
+            marks.best_evaluation = mean
+            self._keep_policy(BEST_EVALUATION)
+
+    def _keep_policy(self, name: str) -> None:
+        """Save the policy as it is now under a name of its own, on the other thread."""
+        if self.record.folder is not None:
+            policy, path = self.policy, self.record.folder.path / POLICIES / f"{name}.safetensors"
+            self.keeper.write(lambda: save_policy(policy, path))
+
+    def _last_evaluation(self, interrupt: Interrupt, stopped_by: str) -> tuple[Evaluation | None, str]:
+        try:
+            interrupt.at_once = True
+            evaluation = self._evaluate_and_record(self.final_episodes)
+        except KeyboardInterrupt:
+            return None, _name_of(interrupt)
+        finally:
+            interrupt.at_once = False
+        self._keep_best_evaluation(evaluation)
+        return evaluation, stopped_by
 
     def _evaluate_and_record(self, episodes: int) -> Evaluation:
         evaluation = self.evaluate(episodes)
         self.record.evaluated(evaluation)
         return evaluation
+
+    def _save(self) -> None:
+        """Write a checkpoint of everything, unless there is one of this very moment."""
+        folder, record = self.record.folder, self.record
+        if folder is None or record.iterations == self.keeper.last["iteration"]:
+            return
+        options, marks = self.keeper.options, self.marks
+        best_by = options.best_by or ("eval_return_mean" if self.eval_frequency else "episode_return_mean")
+        position = {"journal_rows": folder.rows, "journal_bytes": folder.bytes}
+        trouble = folder.trouble
+
+        def journal_first() -> None:
+            if trouble:
+                raise LudusError(trouble)
+            folder.sync()
+
+        saved = {
+            **record.snapshot(),
+            **position,
+            "marks": asdict(marks),
+            "score": record.latest.get(best_by),
+            "run": folder.identity["id"],
+            "meaning": self.meaning(),
+            "compiler_options": [list(option) for option in self.options],
+            "made_with": self.made_with(),
+        }
+        # Where every rollout starts its episodes anew, it does not matter where the environments are.
+        env = self.runner.snapshot(self.env) if self.collect == "steps" else {}
+        self.keeper.save(self.state, env, saved, journal_first)
 
     def _fault_message(self, name: str) -> str:
         record = self.record
@@ -301,6 +489,9 @@ class Trainer:
         try:
             if self.record.folder and self._state is not None:
                 save_policy(self.policy, self.record.folder.path / FINAL)
+                if (critic := self.critic) is not None:
+                    save_critic(critic, self.record.folder.path / FINAL_CRITIC)
+            self.keeper.close()
         except LudusError as error:
             self.record.end("failed", str(error))
             raise
@@ -331,7 +522,44 @@ class Trainer:
             self._state = start()  # on this thread: a host environment may not be moved between threads
             if prepared is not None:
                 prepared.result()
+        if self._source is not None:
+            self._state = self._source.load(self, self._state)
         return self._state
+
+    def go_on_from(self, source: Any, folder: RunFolder, budget: Budget, checkpoint: CheckpointOptions) -> None:
+        """Take over a run: `train` will load its state from `source`."""
+        record = source.record
+        self._source, self._budget, self.record.folder = source, budget, folder
+        self.keeper = Keeper(folder.path, checkpoint, self.record.console.say)
+        try:
+            self.record.restore(record)
+            self.marks = Marks(**record["marks"])
+            self.keeper.ordinal = record["ordinal"]
+            self.keeper.written = {name: (count, cycle) for name, (count, cycle) in record["written"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise LudusError(f"{source.checkpoint.path}: its record is damaged ({error})") from error
+        assert self.keeper.checkpoints is not None
+        self.keeper.checkpoints.base = {name: list(names) for name, (*_, names) in source.checkpoint.blocks.items()}
+        self.keeper.last = {
+            "iteration": self.record.iterations,
+            "steps": self.record.steps,
+            "seconds": self.record.elapsed,
+        }
+
+    def watch(self, source: Any) -> None:
+        """Take the state from a checkpoint, and leave the run that it belongs to alone."""
+        self._source = source
+        self._source.check_meaning(self)
+        self._state = self._ready()
+
+    def context(self, budget: Budget) -> Context:
+        """Return what the iterations of one call to `train` share."""
+        return Context(self._arrays, self._keys(), budget.limits())
+
+    def meaning(self) -> dict[str, Any]:
+        """Return the settings without which a saved state would mean something else, as plain data."""
+        config = self._config(Budget(None, None, None))
+        return plain({name: config[name] for name in MEANING})
 
     def _config(self, budget: Budget) -> dict[str, Any]:
         return {
@@ -343,10 +571,16 @@ class Trainer:
             "collect": self.collect,
             "eval_frequency": self.eval_frequency,
             "eval_episodes": self.eval_episodes,
+            "num_checkpoints": self.num_checkpoints,
+            "checkpoint": asdict(self.keeper.options),
             **budget._asdict(),
             "run_dir": str(self.record.folder.path) if self.record.folder else None,
             "algorithm": describe(self.algorithm),
         }
+
+    def made_with(self) -> dict[str, str]:
+        """What the last bits of a result depend on besides the settings."""
+        return {"jax": jax.__version__, "device": self.device.device_kind, "platform": jax.default_backend()}
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -355,6 +589,11 @@ class Trainer:
             "devices": [str(device) for device in jax.devices()],
             "compiler_options": dict(self.options),
         }
+
+
+def _name_of(interrupt: Interrupt) -> str:
+    """Return how a run that a signal ended says so."""
+    return "interrupt" if interrupt.requested in (None, signal.SIGINT) else interrupt.requested.name
 
 
 def _check_at_least(low: int, **values: int) -> None:

@@ -151,6 +151,8 @@ class HostEnv(Protocol):
     num_envs: int
     observation_space: Space
     action_space: Space
+    needs_restart: bool
+    """Whether running episodes are lost, so that the next rollout must begin with `restart`."""
 
     def reset(self, seeds: Sequence[int]) -> Any:
         """Start one episode in each of the first `len(seeds)` environments, seeded one by one."""
@@ -158,6 +160,18 @@ class HostEnv(Protocol):
 
     def step(self, action: Any) -> HostStep:
         """Advance every environment; those that ended have been reset already."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return, as arrays or as `Growing` ones, what it takes to come back to where the environments are."""
+        ...
+
+    def restore(self, saved: dict[str, Any]) -> Any:
+        """Come back to where a snapshot was taken, as far as that is possible; return a `Recalled`."""
+        ...
+
+    def restart(self) -> Any:
+        """Give running episodes up and start others; return what they show."""
         ...
 
     def remake(self, num_envs: int) -> "HostEnv":

@@ -17,6 +17,7 @@ from envpool.registration import registry
 from ludus.envs.base import HostStep
 from ludus.envs.episode_info import EpisodeInfo
 from ludus.envs.gymnasium import as_space, make_gymnasium
+from ludus.envs.recall import Growing, Recalled
 from ludus.spaces import Box, Space, flatten, leaves, unflatten
 from ludus.types import LudusError
 
@@ -38,6 +39,8 @@ class EnvPoolEnv:
     limit is kept here and the pool is given one that is a step longer and never reached.
     """
 
+    needs_restart = False
+
     def __init__(self, name: str, num_envs: int, options: dict[str, Any]):
         """Make a pool of one, which tells the spaces and what is wrong; `reset` makes the pool that is stepped."""
         self.name, self.num_envs, self.id, self.options = name, num_envs, f"envpool:{name}", options
@@ -52,12 +55,15 @@ class EnvPoolEnv:
         if self._limit < _NO_LIMIT:
             self._config["max_episode_steps"] = limit + 1
         self._info = EpisodeInfo(num_envs)
+        self._seeds: list[int] = []
+        self._actions: list[np.ndarray] = []
 
     def reset(self, seeds: Sequence[int]) -> Any:
         """Start an episode in each environment, seeded one by one: EnvPool takes seeds only when a pool is made."""
         seeds = [*seeds, *range(len(seeds), self.num_envs)]
         self.close()
-        self._pool = self._make([int(seed) & _NO_LIMIT for seed in seeds])
+        self._seeds, self._actions = [int(seed) & _NO_LIMIT for seed in seeds], []
+        self._pool = self._make(self._seeds)
         self._info.begin()
         shown, info = self._pool.reset()
         self._info_names = [name for name in info if name not in _ABOUT_THE_POOL and _is_number(info[name])]
@@ -65,6 +71,7 @@ class EnvPoolEnv:
 
     def step(self, action: np.ndarray) -> HostStep:
         """Advance every environment; those that ended are reset and go on from their own random state."""
+        self._actions.append(np.array(action))
         shown, reward, terminated, truncated, info = self._pool.step(self._within_bounds(action))
         truncated = truncated | (info["elapsed_step"] >= self._limit)
         self._info.next_step()
@@ -85,6 +92,33 @@ class EnvPoolEnv:
             truncated=truncated,
             info=(self._info,),
         )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what it takes to come back: the seeds and every action since.
+
+        A pool takes seeds only when it is made, and an episode goes on with the random numbers of the one before: there
+        is no later point to start from.
+        """
+        return {"seeds": np.asarray(self._seeds, np.int64), "actions": Growing(self._actions)}
+
+    def restore(self, saved: dict[str, np.ndarray]) -> Recalled:
+        """Come back to where a snapshot was taken by taking every action again."""
+        seeds, actions = saved.get("seeds"), saved.get("actions")
+        if seeds is None or seeds.shape != (self.num_envs,) or actions is None or actions.shape[1:2] != seeds.shape:
+            raise LudusError(f"checkpoint: what it says of the environments is not for {self.num_envs} of {self.id}")
+        obs = self.reset(seeds.tolist())
+        returns = np.zeros(self.num_envs, np.float32)
+        for action in actions:
+            outcome = self.step(action)
+            obs = outcome.obs
+            returns = np.where(outcome.terminated | outcome.truncated, np.float32(0), returns + outcome.reward)
+        return Recalled(obs, returns, np.zeros(self.num_envs, bool))
+
+    def restart(self) -> Any:
+        """Start every environment anew, with seeds that were not used before."""
+        count = len(self._actions)
+        sequences = (np.random.SeedSequence([seed, count]) for seed in self._seeds)
+        return self.reset([int(sequence.generate_state(1)[0]) for sequence in sequences])
 
     def remake(self, num_envs: int) -> "EnvPoolEnv":
         """Return separate environments of the same kind."""

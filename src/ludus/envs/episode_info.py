@@ -61,6 +61,18 @@ class EpisodeInfo:
         """The episode of this environment ended with the latest step."""
         self._over.append(index)
 
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return the running totals and their names as arrays."""
+        return {"info": self.values.copy(), "info_names": np.frombuffer("\n".join(self.names).encode(), np.uint8)}
+
+    def restore(self, saved: dict[str, np.ndarray]) -> None:
+        """Take over what was saved."""
+        names = bytes(saved["info_names"]).decode()
+        self.names = names.split("\n") if names else []
+        self._columns = {name: column for column, name in enumerate(self.names)}
+        self.values[:] = saved["info"]
+        self._over.clear()
+
     def _column(self, name: str) -> int | None:
         column = self._columns.get(name)
         if column is None and len(self.names) < CAPACITY:

@@ -16,12 +16,17 @@ import numpy as np
 
 from ludus.envs.base import HostStep
 from ludus.envs.episode_info import EpisodeInfo
+from ludus.envs.recall import EpisodeLog, Recalled
 from ludus.envs.shown import MASK, Shown
 from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatten, unflatten
 from ludus.types import LudusError
 
 MEASURED_STEPS, MEASURED_SECONDS = 64, 0.5
 """Steps that `step_seconds` takes, fewer if they last longer than so many seconds."""
+
+KEEP_HISTORY = ("BipedalWalker", "CarRacing")
+"""Gymnasium's environments that reset into the physics world of the episodes before, whose order of contacts shows in
+the last bits of all that follows: they are made anew for each episode, which takes about as long as a reset."""
 
 
 class GymnasiumEnv:
@@ -32,6 +37,7 @@ class GymnasiumEnv:
     """
 
     num_workers = 0
+    needs_restart = False
 
     def __init__(
         self, make: Callable[[], gymnasium.Env], num_envs: int, id: str, options: dict[str, Any], at: Any = None
@@ -45,44 +51,81 @@ class GymnasiumEnv:
         self.placement = ""
         self._at = [0, 0] if at is None else at
         self.envs = [self._made(index) for index in range(num_envs)]
-        self._info = EpisodeInfo(num_envs)
+        self.info = EpisodeInfo(num_envs)
         self.observation_space = as_space(self.envs[0].observation_space, f"{id}: observation space")
         self.action_space = as_space(self.envs[0].action_space, f"{id}: action space")
         self._native_actions = list(_native_leaves(self.envs[0].action_space))
+        self._hooks = _hooks(self.envs) if at is None else []
+        # In a worker it is the parent that keeps the actions.
+        self._log = EpisodeLog(num_envs, self.action_space, keeps_actions=at is None and not self._hooks)
         self._shown, self._successors = Shown(self), Shown(self)
         self._has_begun = False
         self._reward = np.zeros(num_envs, np.float32)
         self._terminated, self._truncated = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
         self._steps = [env.step for env in self.envs]
+        self._keeps_history = type(self.envs[0].unwrapped).__name__ in KEEP_HISTORY
+        self._has_history = [False] * num_envs
 
     def reset(self, seeds: Sequence[int]) -> Any:
         """Start an episode in each environment, seeded one by one."""
-        self._info.begin()
-        for i, seed in enumerate(seeds):
-            self._at[0], self._at[1] = i, 1
-            self._put_start(i, *self._answer(self.envs[i].reset(seed=seed), 2, "reset"))
+        self.info.begin()
+        self._log.begin(seeds)
+        for i in range(len(seeds)):
+            self._start(i)
         self._shown.check_choice()
         return self._shown.value
 
     def step(self, action: Any) -> HostStep:
-        """Advance every environment; those that ended are reset and go on from their own random state."""
+        """Advance every environment; those that ended are reset, each episode with a seed of its own."""
+        self._log.add(action)
         actions = self._native(action)
-        self._info.next_step()
+        self.info.next_step()
         for i, step in enumerate(self._steps):
             self._at[0], self._at[1] = i, 0
             obs, self._reward[i], terminated, truncated, info = self._answer(step(actions[i]), 5, "step")
             if info:
-                self._info.add(i, info)
+                self.info.add(i, info)
             self._successors.put(i, obs, info)
             self._terminated[i], self._truncated[i] = terminated, truncated
         self._shown.copy(self._successors)
         for i, ended in enumerate((self._terminated | self._truncated).tolist()):
             if ended:
-                self._start_anew(i)
+                self.info.end(i)
+                self._log.end(i)
+                self._start(i)
         self._shown.check_choice()
         return HostStep(
-            self._successors.value, self._shown.value, self._reward, self._terminated, self._truncated, (self._info,)
+            self._successors.value, self._shown.value, self._reward, self._terminated, self._truncated, (self.info,)
         )
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return what it takes to come back to where the environments are."""
+        saved = self._log.snapshot()
+        if self._hooks:
+            saved |= self.info.snapshot()
+            for i, env in enumerate(self._hooks):
+                saved |= {f"own/{i}/{name}": np.array(value) for name, value in env.ludus_snapshot().items()}
+        return saved
+
+    def restore(self, saved: dict[str, np.ndarray]) -> Recalled:
+        """Come back to where a snapshot was taken: by the environment's own means, or by playing episodes again."""
+        lost = np.zeros(self.num_envs, bool)
+        if self._hooks:
+            self._restore_own(saved)
+            return Recalled(self._shown.value, None, lost)
+        self.info.begin()
+        returns = np.zeros(self.num_envs, np.float32)
+        for i, recorded in enumerate(self._log.restore(saved)):
+            self._start(i)
+            if recorded is None:
+                lost[i] = True
+            else:
+                returns[i], lost[i] = self._play_again(i, self._native(self._log.actions(recorded)))
+        return Recalled(self._shown.value, returns, lost)
+
+    def restart(self) -> Any:
+        """Start every running episode anew, from its own seed."""
+        return self.reset(self._log.running_seeds())
 
     def remake(self, num_envs: int) -> "GymnasiumEnv":
         """Return separate environments of the same kind."""
@@ -97,10 +140,39 @@ class GymnasiumEnv:
         self._at[0], self._at[1] = index, 0
         return self.make()
 
-    def _start_anew(self, index: int) -> None:
-        self._info.end(index)
+    def _start(self, index: int) -> None:
+        """Start an episode from its own seed, so that it depends on nothing that was before."""
         self._at[0], self._at[1] = index, 1
-        self._put_start(index, *self._answer(self.envs[index].reset(), 2, "reset"))
+        if self._has_history[index]:
+            self.envs[index].close()
+            self.envs[index] = self.make()
+            self._steps[index] = self.envs[index].step
+        self._has_history[index] = self._keeps_history
+        self._put_start(index, *self._answer(self.envs[index].reset(seed=self._log.seed(index)), 2, "reset"))
+
+    def _play_again(self, index: int, actions: Any) -> tuple[np.float32, bool]:
+        """Take the recorded actions of an episode; return what it has gathered, and whether it ended too early."""
+        episode_return, step = np.float32(0), self.envs[index].step
+        for action in actions:
+            self._at[1] = 1 - self._at[1]  # who watches sees that it goes on
+            obs, reward, terminated, truncated, info = self._answer(step(action), 5, "step")
+            self.info.add(index, info)
+            self._shown.put(index, obs, info)
+            episode_return += np.float32(reward)
+            if terminated or truncated:
+                return episode_return, True
+        return episode_return, False
+
+    def _restore_own(self, saved: dict[str, np.ndarray]) -> None:
+        """Give each environment back what it saved of itself."""
+        self._log.restore(saved)
+        for i, env in enumerate(self._hooks):
+            prefix = f"own/{i}/"
+            own = {name.removeprefix(prefix): x for name, x in saved.items() if name.startswith(prefix)}
+            self._start(i)
+            self._shown.put(i, *self._answer(env.ludus_restore(own), 2, "ludus_restore"))
+            _set_elapsed(self.envs[i], int(saved["lengths"][i]))
+        self.info.restore(saved)
 
     def _put_start(self, index: int, obs: Any, info: dict[str, Any]) -> None:
         if not self._has_begun:
@@ -219,6 +291,20 @@ def _copy(env: gymnasium.Env) -> gymnasium.Env:
         return copy.deepcopy(env)
     except Exception as error:  # whatever a user's object raises when copied
         raise LudusError(f"env: {type(env).__name__} cannot be copied ({error}); pass its class instead") from error
+
+
+def _hooks(envs: list[gymnasium.Env]) -> list[Any]:
+    """Return the environments themselves, if they can save and restore what they are; none otherwise."""
+    own = [env.unwrapped for env in envs]
+    return own if all(hasattr(env, "ludus_snapshot") and hasattr(env, "ludus_restore") for env in own) else []
+
+
+def _set_elapsed(env: gymnasium.Env, steps: int) -> None:
+    """Tell a time limit, if there is one, how long the episode has lasted."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            env._elapsed_steps = steps
+        env = env.env
 
 
 def _native_leaves(space: Any) -> Iterator[Any]:

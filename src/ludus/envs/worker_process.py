@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ludus.envs.base import HostStep
-from ludus.envs.episode_info import CAPACITY
+from ludus.envs.episode_info import CAPACITY, EpisodeInfo
 from ludus.types import LudusError
 
-STEP, RESET, ACTIONS, CLOSE = b"s", b"r", b"a", b"c"
+STEP, RESET, RESTORE, ACTIONS, CLOSE = b"s", b"r", b"e", b"a", b"c"
 READY, DONE, LAYOUT, NAMES, FAULT = b"R", b"D", b"L", b"N", b"F"
 NO_SEED = -1
 LENGTH = struct.Struct("<I")
@@ -186,14 +186,27 @@ class _Server:
                 self._write(self.batch.step(map_tree(np.array, self.actions)))
             elif command == RESET:
                 self._reset()
+            elif command == RESTORE:
+                self._restore(self._payload())
             elif command == ACTIONS:
-                (length,) = LENGTH.unpack(_read(commands, LENGTH.size))
-                shapes = ForkingPickler.loads(_read(commands, length))
-                actions = shared_arrays(self.files.actions, shapes, self.num_envs)
+                actions = shared_arrays(self.files.actions, self._payload(), self.num_envs)
                 self.actions = map_tree(lambda x: x[self.rows], actions)
             else:
                 self.batch.close()
                 return
+
+    def _payload(self) -> Any:
+        """Read what the parent, whose child this is, has sent behind a command."""
+        (length,) = LENGTH.unpack(_read(self.files.commands, LENGTH.size))
+        return ForkingPickler.loads(_read(self.files.commands, length))
+
+    def _restore(self, saved: dict[str, np.ndarray]) -> None:
+        """Play episodes again; returns lie where rewards do, and what was lost where terminations do."""
+        recalled = self.batch.restore(saved)
+        assert self.results is not None
+        map_tree(np.copyto, self.results.obs, recalled.obs)
+        self.results.reward[:], self.results.terminated[:] = recalled.episode_return, recalled.is_lost
+        self._tell_names(self.batch.info)
 
     def _reset(self) -> None:
         seeds = self.seeds[self.seeds != NO_SEED].tolist()
@@ -212,9 +225,14 @@ class _Server:
     def _write(self, outcome: HostStep) -> None:
         assert self.results is not None
         map_tree(np.copyto, tuple(self.results[:5]), tuple(outcome[:5]))
-        names = outcome.info[0].names
+        self._tell_names(outcome.info[0])
+
+    def _tell_names(self, info: EpisodeInfo) -> None:
+        """Answer, with the names in `info` if there are new ones."""
+        assert self.results is not None
+        names = info.names
         if names:
-            self.results.info[:, :, : len(names)] = outcome.info[0].values[:, :, : len(names)]
+            self.results.info[:, :, : len(names)] = info.values[:, :, : len(names)]
         if len(names) > self.names_told:
             self.names_told = len(names)
             send(self.files.answers, NAMES, json.dumps(names).encode())

@@ -34,6 +34,7 @@ import numpy as np
 from ludus.envs import worker_process
 from ludus.envs.base import HostStep
 from ludus.envs.episode_info import EpisodeInfo
+from ludus.envs.recall import EpisodeLog, Recalled
 from ludus.envs.worker_process import (
     ACTIONS,
     CLOSE,
@@ -45,6 +46,7 @@ from ludus.envs.worker_process import (
     NO_SEED,
     READY,
     RESET,
+    RESTORE,
     STEP,
     Channels,
     Control,
@@ -138,6 +140,8 @@ class Worker:
 class WorkerEnv:
     """A batch of Gymnasium environments, spread over `num_workers` processes."""
 
+    needs_restart = False
+
     def __init__(
         self,
         make: Callable[[], Any],
@@ -166,7 +170,6 @@ class WorkerEnv:
         self._control.seeds[:] = NO_SEED
         self._workers: list[Worker] = []
         self._end = weakref.finalize(self, _end, self._workers, list(self._files.values()))
-        self._seeds, self._episodes = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
         self._restarts, self._all_restarts = [0] * num_workers, [0] * num_workers
         self._broken = np.zeros(num_envs, bool)
         self._actions: Any = None
@@ -175,14 +178,15 @@ class WorkerEnv:
         self._spaces: Any = None
         self._start_all()
         self.observation_space, self.action_space = self._spaces
+        self._log = EpisodeLog(num_envs, self.action_space)
 
     def reset(self, seeds: Sequence[int]) -> Any:
         """Start an episode in each of the first environments, seeded one by one."""
         self._settle()
         self._broken[:] = False
         self._control.seeds[:] = NO_SEED
-        self._control.seeds[: len(seeds)] = self._seeds[: len(seeds)] = seeds
-        self._episodes[: len(seeds)] = 0
+        self._control.seeds[: len(seeds)] = seeds
+        self._log.begin(seeds)
         asked = [worker for worker in self._workers if worker.rows.start < len(seeds)]
         for worker, fault in self._reset(asked):
             self._replace(worker, fault, [int(seed) for seed in self._control.seeds[worker.rows]])
@@ -194,6 +198,7 @@ class WorkerEnv:
         if self._actions is None:
             self._actions = shared_arrays(self._files["actions"], row_shapes(action), self.num_envs)
         map_tree(np.copyto, self._actions, action)
+        self._log.add(action)
         for worker in self._workers:
             if not worker.knows_actions:
                 worker.send(ACTIONS, ForkingPickler.dumps(row_shapes(self._actions)))
@@ -207,6 +212,40 @@ class WorkerEnv:
         self._count_episodes()
         assert self._step is not None
         return self._step
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return what it takes to come back to where the environments are."""
+        return {**self._log.snapshot(), "restarts": np.asarray(self._all_restarts, np.int64)}
+
+    def restore(self, saved: dict[str, np.ndarray]) -> Recalled:
+        """Come back to where a snapshot was taken by playing the running episodes again, all workers at once."""
+        log = {name: x for name, x in saved.items() if name != "restarts"}
+        recorded = self._log.restore(log)
+        restarts = saved.get("restarts", np.zeros(0, np.int64)).tolist()
+        if len(restarts) == self.num_workers:
+            self._all_restarts = restarts
+        self._control.seeds[:] = self._log.seeds
+        self._fail_on(self._reset(self._workers), "be reset")  # only then are the shapes of results known
+        for worker in self._workers:
+            rows = worker.rows
+            mine = {name: log[name][rows] for name in ("seeds", "episodes", "lengths")}
+            for k in range(len(log) - len(mine)):
+                parts = [actions[k] for actions in recorded[rows] if actions is not None]
+                mine[f"actions/{k}"] = np.concatenate([log[f"actions/{k}"][:0], *parts])
+            worker.send(RESTORE, ForkingPickler.dumps(mine))
+        self._fail_on(self._await(self._workers, START_SECONDS), "play its episode again")
+        results = self._results
+        return Recalled(results.obs, results.reward.copy(), results.terminated.copy())
+
+    def _fail_on(self, faults: list[tuple[Worker, Fault]], doing: str) -> None:
+        for worker, fault in faults:
+            report = self._report(worker, fault)
+            self.close()
+            raise _error(f"{report}; it could not {doing}", fault.trace)
+
+    def restart(self) -> Any:
+        """Start every running episode anew, from its own seed."""
+        return self.reset(self._log.running_seeds())
 
     def remake(self, num_envs: int) -> "WorkerEnv":
         """Return separate environments of the same kind, in processes of their own."""
@@ -272,7 +311,7 @@ class WorkerEnv:
         """Remember how many episodes have ended since each seed; a worker that ends one has proven itself."""
         ended = self._results.terminated | self._results.truncated
         if ended.any():
-            self._episodes[ended] += 1
+            self._log.end(ended)
             for worker in self._workers:
                 if self._restarts[worker.number] and ended[worker.rows].any():
                     self._restarts[worker.number] = 0
@@ -288,7 +327,7 @@ class WorkerEnv:
     def _fresh_seeds(self, worker: Worker) -> list[int]:
         """Return seeds for the environments of a worker that was lost: not those that led there, but no others."""
         lost = self._all_restarts[worker.number]
-        sequences = (np.random.SeedSequence([int(seed), lost]) for seed in self._seeds[worker.rows])
+        sequences = (np.random.SeedSequence([int(seed), lost]) for seed in self._log.seeds[worker.rows])
         return [int(sequence.generate_state(1)[0] >> 1) for sequence in sequences]
 
     def _replace(self, worker: Worker, fault: Fault | None, seeds: list[int] | None = None) -> None:
@@ -306,8 +345,9 @@ class WorkerEnv:
             trace = f"\n{fault.trace.rstrip()}" if fault.trace else ""
             _log.warning("%s; worker %d is restarted, its running episodes are dropped%s", report, number, trace)
             self._workers[number] = worker = self._launch(number, worker.rows)
-            self._seeds[worker.rows] = seeds or self._fresh_seeds(worker)
-            self._control.seeds[worker.rows], self._episodes[worker.rows] = self._seeds[worker.rows], 0
+            seeds_now = seeds or self._fresh_seeds(worker)
+            self._control.seeds[worker.rows] = seeds_now
+            self._log.begin(seeds_now, worker.rows)
             faults = self._await([worker], START_SECONDS) or self._reset([worker])
             fault = faults[0][1] if faults else None
 
@@ -393,7 +433,7 @@ class WorkerEnv:
         index, resets = self._control.at[worker.number].tolist()
         row = worker.rows.start + index
         doing = "resetting" if resets else "stepping" if worker.was_reset else "being made"
-        history = f"seed {self._seeds[row]}, {self._episodes[row]} episodes ended since" if worker.was_reset else ""
+        history = f"seed {self._log.seed(row)}, episode {self._log.episodes[row] + 1}" if worker.was_reset else ""
         if worker.knows_actions and self._actions is not None:
             last = map_tree(lambda x: np.array2string(x[row], threshold=32, separator=", "), self._actions)
             history += f", last action {last}".replace("\n", "")

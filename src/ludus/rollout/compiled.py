@@ -94,6 +94,21 @@ def start(algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array) -> Carry:
     return jit(begin, compiler_options(0), static=("env",))(algorithm, env, policy, key)
 
 
+def snapshot(env: VectorEnv) -> dict[str, Any]:
+    """Nothing besides the carry: a JAX environment is all in there."""
+    return {}
+
+
+def restore(env: VectorEnv, saved: dict[str, Any], carry: Carry) -> bool:
+    """Nothing to do: with the carry, the environments are where they were."""
+    return True
+
+
+def whole(collect: Callable) -> Callable:
+    """Return a rollout, all of whose settings are given, as a program of its own."""
+    return jax.jit(collect)
+
+
 def compile_update(update: Callable, options: Options, donate: tuple[str, ...]) -> Callable:
     """Return `update` as it is: the loop around it is compiled as a whole."""
     return update

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ludus.compilation import Options, jit
-from ludus.envs.base import HostEnv
+from ludus.envs.base import HostEnv, HostStep
 from ludus.envs.episode_info import InfoMeans
 from ludus.rows import Layout, choose_rows
 from ludus.types import EpisodeStats, LudusError, Mode, Rollout, RolloutKeys, Transition
@@ -72,6 +72,30 @@ def start(algorithm: Any, env: HostEnv, policy: Any, key: jax.Array) -> Carry:
     return begin(algorithm, env, policy, key)
 
 
+def snapshot(env: HostEnv) -> dict[str, Any]:
+    """What it takes, besides the carry, to come back to where the environments are."""
+    return env.snapshot()
+
+
+def restore(env: HostEnv, saved: dict[str, Any], carry: Carry) -> bool:
+    """Bring the environments to where they were; if they show anything else there, let them start new episodes.
+
+    Returns whether they are where they were: bit by bit the same observations and returns.
+    """
+    recalled = env.restore(saved)
+    shown, gathered = jax.tree.leaves(recalled.obs), recalled.episode_return
+    same = [np.array_equal(a, b, equal_nan=True) for a, b in zip(shown, jax.tree.leaves(carry.env.obs), strict=True)]
+    if gathered is not None:
+        same.append(np.array_equal(gathered, carry.env.episode_return))
+    env.needs_restart = bool(recalled.is_lost.any()) or not all(same)
+    return not env.needs_restart
+
+
+def whole(collect: Callable) -> Callable:
+    """Return a rollout as it is: it runs in Python."""
+    return collect
+
+
 def compile_update(update: Callable, options: Options, donate: tuple[str, ...]) -> Callable:
     """Return `update` compiled: here it is a program of its own."""
     return jit(update, options, donate=donate)
@@ -121,7 +145,8 @@ def collect(
         _write(steps.obs, t, obs)
         memory, packed = _act(algorithm, policy, memory, obs, ended, noise, np.int32(t), "explore")
         rows[t] = packed
-        outcome = env.step(layout.unpack([rows[t].copy()])[0])  # a copy: the environment may write into it
+        action = layout.unpack([rows[t].copy()])[0]  # a copy: the environment may write into it
+        outcome = _restarted(env, obs) if env.needs_restart else env.step(action)
         truncated = outcome.truncated
         if whole_episodes:
             steps.valid[t] = valid
@@ -141,14 +166,22 @@ def collect(
             first[ended] = t + 1
             info.add(outcome.info, ended & steps.valid[t])
         obs = outcome.obs
-    action, extras = layout.unpack([rows])
+    actions, extras = layout.unpack([rows])
     # Whether there is a mask never changes from rollout to rollout: the update would be compiled anew.
-    steps = steps._replace(action=action, extras=extras, valid=steps.valid if whole_episodes or may_break else None)
+    steps = steps._replace(action=actions, extras=extras, valid=steps.valid if whole_episodes or may_break else None)
     if jax.tree.leaves(memory):
         memory = choose_rows(jnp.asarray(ended), algorithm.initial_memory(policy, n), memory)
     state = HostState(jax.tree.map(np.array, obs), episode_return.astype(np.float32), episode_length.astype(np.int32))
     stats = _episode_stats(steps, returns, lengths)._replace(info=info.figures())
     return Carry(state, memory), Rollout(jax.device_put(steps), start_memory), stats
+
+
+def _restarted(env: HostEnv, obs: Any) -> HostStep:
+    """Start lost episodes anew; in their place is a step that has not happened, which nothing is learnt from."""
+    env.needs_restart = False
+    before, nothing = jax.tree.map(np.array, obs), np.zeros(env.num_envs, bool)
+    started = env.restart()
+    return HostStep(before, started, np.zeros(env.num_envs, np.float32), nothing, nothing, (), ~nothing)
 
 
 def _room_for(num_steps: int, obs: Any) -> Any:

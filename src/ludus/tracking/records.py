@@ -1,7 +1,6 @@
 """Recording a run: each iteration and each evaluation becomes a row of the journal and a word on the console."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,21 +40,46 @@ EVALUATION_METRICS = {
 """Every figure of an `evaluation` row besides the counts, and its meaning."""
 
 
+WINDOW = 100
+"""Episodes over which the recent return is averaged."""
+
+
 class Recorder:
     """Keeps the totals of a run and tells them to its folder (if it has one) and to the console."""
 
-    def __init__(self, run_dir: str | Path | None, verbose: bool):
-        """Create the run folder."""
-        self.folder = None if run_dir is None else RunFolder(run_dir)
+    def __init__(self, folder: RunFolder | None, verbose: bool):
+        """Nothing has been counted."""
+        self.folder = folder
         self.console = Console(verbose)
         self.iterations = self.steps = self.episodes = self.updates = 0
-        self._started = time.perf_counter()
-        self._last_return: float | None = None
+        self.latest: dict[str, float] = {}
+        """The latest value of every figure of the journal."""
+        self._before, self._started = 0.0, time.perf_counter()
+        self._recent: list[tuple[int, float]] = []
+        self._trouble: str | None = None
 
     @property
     def elapsed(self) -> float:
-        """Seconds since `begin`."""
-        return time.perf_counter() - self._started
+        """Seconds of training so far, those of earlier processes included."""
+        return self._before + time.perf_counter() - self._started
+
+    @property
+    def recent_return(self) -> float | None:
+        """Mean return of the latest episodes: of as many whole iterations as it takes to have `WINDOW` of them."""
+        episodes = sum(count for count, _ in self._recent)
+        return sum(total for _, total in self._recent) / episodes if episodes else None
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a resumed run needs to go on counting, as JSON knows it."""
+        return {**self.counts, "elapsed_seconds": self.elapsed, "recent": self._recent, "latest": self.latest}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go on counting from there."""
+        self.iterations, self.steps = saved["iteration"], saved["steps"]
+        self.episodes, self.updates = saved["episodes"], saved["updates"]
+        self._before, self._started = saved["elapsed_seconds"], time.perf_counter()
+        self._recent = [(count, total) for count, total in saved["recent"]]
+        self.latest = dict(saved["latest"])
 
     @property
     def counts(self) -> dict[str, int]:
@@ -68,10 +92,10 @@ class Recorder:
         }
 
     def begin(self, config: dict[str, Any], identity: dict[str, Any]) -> None:
-        """Write down what is about to run."""
+        """Write down what is about to run; from now on time counts."""
         self._started = time.perf_counter()
         if self.folder:
-            if self.iterations == 0:
+            if self.iterations == 0 and "status" not in self.folder.identity:
                 self.folder.create()
             self.folder.write_config(config)
             self.folder.write_identity(**identity, status="running")
@@ -82,30 +106,38 @@ class Recorder:
         journal = self._rows(healthy, seconds)
         if not journal:
             return
-        if self.folder:
-            self.folder.append(journal)
-        returns = [row["episode_return_mean"] for row in journal if "episode_return_mean" in row]
-        self._last_return = returns[-1] if returns else self._last_return
+        self._append(journal)
         share = budget.share(self.steps, self.episodes, self.elapsed)
         facts = {
             "steps": self.steps,
             "steps_per_second": journal[-1]["steps_per_second"],
-            "return": self._last_return,
+            "return": self.latest.get("episode_return_mean"),
             "remaining_seconds": self.elapsed * (1 - share) / share if share > 0 else None,
         }
         self.console.progress(share, facts)
 
     def evaluated(self, evaluation: Any) -> None:
         """Journal an evaluation and say what it came to."""
-        if self.folder:
-            self.folder.append([_evaluation_row(self.counts, evaluation.summary(), self.elapsed)])
+        self._append([_evaluation_row(self.counts, evaluation.summary(), self.elapsed)])
         self.console.say(f"{self.steps:>12,} steps · evaluation {evaluation}")
 
     def end(self, status: str, reason: str) -> None:
-        """Write down how the run ended."""
+        """Write down how the run ended, or stopped for a while."""
+        self._before, self._started = self.elapsed, time.perf_counter()
         if self.folder:
             self.folder.write_identity(status=status, exit_reason=reason, **self.counts)
             self.folder.close()
+
+    def _append(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            self.latest |= {name: value for name, value in row.items() if name != "kind"}
+        if self.folder is None:
+            return
+        self.folder.append(rows)
+        if self.folder.trouble != self._trouble:
+            self._trouble = self.folder.trouble
+            trouble = f"{self._trouble}; its rows are kept in memory, training goes on"
+            self.console.say(trouble if self._trouble else f"{self.folder.path}: the journal is written again")
 
     def _rows(self, rows: dict[str, np.ndarray], seconds: float) -> list[dict[str, Any]]:
         names = [name for name in rows if name not in COUNTED]
@@ -119,9 +151,17 @@ class Recorder:
             self.steps += int(rows["steps"][i])
             self.episodes += int(rows["episodes"][i])
             self.updates += int(rows["updates"][i])
+            self._remember(int(rows["episodes"][i]), float(rows["return_sum"][i]))
             figures = {name: float(rows[name][i]) for name in names if np.isfinite(rows[name][i])}
             journal.append({"kind": "train", **self.counts, **_episode_figures(rows, i), **figures, **timing})
         return journal
+
+
+    def _remember(self, episodes: int, return_sum: float) -> None:
+        if episodes:
+            self._recent.append((episodes, return_sum))
+            while sum(count for count, _ in self._recent[1:]) >= WINDOW:
+                del self._recent[0]
 
 
 COUNTED = ("steps", "episodes", "updates", "fault", "halt", "return_sum", "return_min", "return_max", "length_sum")

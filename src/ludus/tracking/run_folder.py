@@ -1,28 +1,37 @@
 """A run is a folder: configuration, identity, journal, policies. Everything else is derived from it."""
 
 import contextlib
+import fcntl
 import json
 import os
 import uuid
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import yaml
 
+from ludus import files
 from ludus.types import LudusError
 
 CONFIG, IDENTITY, JOURNAL = "config.yaml", "run.json", "metrics.jsonl"
 
 
 class RunFolder:
-    """Writes one run. Folders are private to the user (0700); files appear whole or not at all, the journal grows."""
+    """Writes one run. Folders are private to the user (0700); files appear whole or not at all, the journal grows.
+
+    A journal that cannot be written, because the disk is full, does not end the run: its rows are kept in memory and
+    written when that is possible again. `trouble` says what is wrong meanwhile.
+    """
 
     def __init__(self, path: str | Path):
         """Check the place and create nothing yet; a folder that holds something is refused, never overwritten."""
         self.path = Path(path)
-        self._journal: TextIO | None = None
-        self._sequence = 0
+        self._journal: int | None = None
+        self._pending = b""
+        self.rows = self.bytes = 0
+        """Rows of the journal, those that wait to be written included, and bytes of those that are written."""
+        self.trouble: str | None = None
         self.identity: dict[str, Any] = {"id": uuid.uuid4().hex}
         with self._writing(self.path):
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
@@ -33,21 +42,60 @@ class RunFolder:
                     f"run_dir={self.path}: cannot be written ({ancestor} is not a folder one can write to)"
                 )
 
+    @classmethod
+    def reopen(cls, path: str | Path) -> "RunFolder":
+        """Go on with a run; LudusError if another process is at it."""
+        self = cls.__new__(cls)
+        self.path, self._pending, self.trouble = Path(path), b"", None
+        self.identity = read_identity(path)
+        with self._writing(self.path / JOURNAL):
+            self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_APPEND)
+            self.bytes = os.fstat(self._journal).st_size
+        self.rows = 0
+        self._lock()
+        return self
+
     def create(self) -> None:
         """Create the folder and the journal; of two runs that try at once, one is refused."""
         with self._writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
-                (self.path / JOURNAL).open("x").close()
+                self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
             except FileExistsError as error:
                 raise self._taken() from error
+        self._lock()
+
+    def cut(self, rows: int, size: int) -> None:
+        """Take back every row of the journal after the first `rows`, which take `size` bytes."""
+        path = self.path / JOURNAL
+        with self._writing(path):
+            kept = path.read_bytes()[:size]
+            lines = kept.splitlines()
+            if len(kept) != size or len(lines) != rows or (kept and not kept.endswith(b"\n")):
+                raise LudusError(f"{path}: is shorter or other than it was when the checkpoint was written")
+            assert self._journal is not None
+            os.ftruncate(self._journal, size)
+            os.fsync(self._journal)
+        self.rows, self.bytes = rows, size
 
     def _taken(self) -> LudusError:
-        return LudusError(f"run_dir={self.path}: exists already; choose another folder or remove it")
+        return LudusError(
+            f"run_dir={self.path}: exists already; choose another folder, remove it, or go on with ludus resume"
+        )
+
+    def _lock(self) -> None:
+        """Make this process the only one that trains here; the system takes the lock back however the process ends."""
+        assert self._journal is not None
+        try:
+            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._journal)
+            self._journal = None
+            raise LudusError(f"{self.path}: another process is training here; stop it first") from error
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Save the resolved configuration."""
-        self._replace(CONFIG, yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True))
+        self._replace(CONFIG, yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True))
 
     def write_identity(self, **changes: Any) -> None:
         """Save what the run is and how it stands; fields not named keep their value."""
@@ -58,27 +106,51 @@ class RunFolder:
         """Append rows to the journal, each with its sequence number, in one write."""
         lines = []
         for row in rows:
-            lines.append(json.dumps({"seq": self._sequence, **row}, allow_nan=False) + "\n")
-            self._sequence += 1
+            lines.append(json.dumps({"seq": self.rows, **row}, allow_nan=False) + "\n")
+            self.rows += 1
+        self._pending += "".join(lines).encode()
+        try:
+            self.flush()
+        except LudusError as error:
+            self.trouble = str(error)
+
+    def flush(self) -> None:
+        """Write the rows that wait."""
+        path = self.path / JOURNAL
+        with self._writing(path):
+            if self._journal is None:
+                self._journal = os.open(path, os.O_RDWR | os.O_APPEND)
+            try:
+                files.observe("before append", path)
+                written = 0
+                while written < len(self._pending):
+                    written += os.write(self._journal, self._pending[written:])
+            except OSError:
+                os.ftruncate(self._journal, self.bytes)  # no half row stays
+                raise
+            self.bytes += len(self._pending)
+            self._pending, self.trouble = b"", None
+
+    def sync(self) -> None:
+        """Wait until the journal is on disk."""
         with self._writing(self.path / JOURNAL):
-            self._journal = self._journal or (self.path / JOURNAL).open("a", encoding="utf-8")
-            self._journal.write("".join(lines))
-            self._journal.flush()
+            if self._journal is not None:
+                os.fsync(self._journal)
 
     def close(self) -> None:
-        """Make the journal durable and close it; a later row opens it again."""
+        """Write what waits, make the journal durable and close it; a later row opens it again."""
         if self._journal is None:
             return
-        journal, self._journal = self._journal, None
-        with self._writing(self.path / JOURNAL), journal:
-            journal.flush()
-            os.fsync(journal.fileno())
+        try:
+            self.flush()
+            self.sync()
+        finally:
+            journal, self._journal = self._journal, None
+            os.close(journal)
 
     def _replace(self, name: str, text: str) -> None:
-        target, partial = self.path / name, self.path / f".{name}.partial"
-        with self._writing(target):
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(target)
+        with self._writing(self.path / name):
+            files.write_whole(self.path / name, text.encode())
 
     @contextlib.contextmanager
     def _writing(self, path: Path) -> Generator[None]:
@@ -102,6 +174,20 @@ def read_config(run: str | Path) -> dict[str, Any]:
     return config
 
 
+def read_identity(run: str | Path) -> dict[str, Any]:
+    """Read what a run is and how it stands."""
+    path = Path(run) / IDENTITY
+    try:
+        identity = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LudusError(f"{run}: is not a run folder ({path.name}: {error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise LudusError(f"{path}: is not readable JSON ({error})") from error
+    if not isinstance(identity, dict):
+        raise LudusError(f"{path}: says nothing of a run")
+    return identity
+
+
 def read_journal(run: str | Path) -> list[dict[str, Any]]:
     """Read every complete row of a run's journal; a last line that a crash cut short is left out."""
     path = Path(run) / JOURNAL
@@ -112,12 +198,12 @@ def read_journal(run: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return the value as what YAML knows: NumPy and JAX numbers become Python's, anything strange its text."""
     if isinstance(value, dict):
-        return {str(name): _plain(entry) for name, entry in value.items()}
+        return {str(name): plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value if type(value).__module__ == "builtins" else value.item()
     return value.item() if getattr(value, "ndim", None) == 0 else str(value)

@@ -1,0 +1,223 @@
+"""Going on with a run: from a run folder to a trainer that is where the run was.
+
+How exactly it goes on is a level that is printed: **exact** (the same numbers, bit by bit, as if nothing had happened)
+or **episode** (host environments that cannot be brought back start new episodes; all else is exact).
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ludus.checkpoint import Checkpoint, Checkpoints
+from ludus.compilation import Options
+from ludus.counting import Budget
+from ludus.envs.registry import make_env
+from ludus.keeping import CheckpointOptions
+from ludus.learning.algorithm import as_arrays
+from ludus.learning.registry import build
+from ludus.policy import Policy
+from ludus.snapshot import ENV, check_env_arrays, put_back, shapes
+from ludus.tracking.run_folder import RunFolder, read_config
+from ludus.trainer import MEANING, Trainer, TrainState
+from ludus.types import LudusError
+
+WORKERS = ("num_workers", "worker_timeout", "on_worker_fault")
+OPTIONS = ("eval_frequency", "eval_episodes", "num_checkpoints")
+CHANGEABLE = (*Budget._fields, *OPTIONS, *WORKERS, "verbose", "fallback")
+
+
+def resume(
+    kind: type[Trainer], run: str | Path, start: int | str, algorithm: Any, env: Any, changes: dict[str, Any]
+) -> Trainer:
+    """Return a trainer that goes on with a run; see `Trainer.resume`."""
+    run = Path(run)
+    named = {name: value for name, value in (("env", env), ("algorithm", algorithm)) if isinstance(value, str)}
+    config, options = changed(read_config(run), named | changes)
+    trainer, budget = rebuilt(kind, run, config, algorithm, env)
+    folder = RunFolder.reopen(run)
+    try:
+        source = Source(run, start, fallback=bool(changes.get("fallback")), say=trainer.record.console.say)
+        source.check(trainer, folder)
+        trainer.go_on_from(source, folder, budget, options)
+    except BaseException:
+        folder.close()
+        raise
+    return trainer
+
+
+def rebuilt(
+    kind: type[Trainer], run: Path, config: dict[str, Any], algorithm: Any = None, env: Any = None, **options: Any
+) -> tuple[Trainer, Budget]:
+    """Return a trainer with the settings of a run, without its folder, and the run's budget."""
+    try:
+        algorithm = _algorithm(config) if algorithm is None else algorithm
+        env = _env(config) if env is None else env
+        settings = {name: config[name] for name in OPTIONS} | options
+        verbose = config.get("verbose", True)
+        trainer = kind(
+            algorithm, env, **{"verbose": verbose, **settings}, seed=config["seed"], collect=config["collect"]
+        )
+        return trainer, Budget(*(config[name] for name in Budget._fields))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LudusError(f"{run}: its config.yaml is damaged ({type(error).__name__}: {error})") from error
+
+
+def policy_at(run: str | Path, start: int | str, algorithm: Any = None) -> Policy:
+    """Return the policy as it was at a checkpoint; the run may be going on meanwhile."""
+    run = Path(run)
+    config = read_config(run)
+    trainer, _ = rebuilt(Trainer, run, config, algorithm, verbose=False)
+    with contextlib.closing(trainer.env):
+        checkpoint = Source(run, start, fallback=False, say=trainer.record.console.say).checkpoint
+        learner = trainer.algorithm.init(jax.random.key(0), trainer.spec)
+        expected = {f"learner/{name}": shape for name, shape in shapes(learner).items()}
+        arrays = checkpoint.read(expected, "learner/")
+        learner = put_back(learner, {name.removeprefix("learner/"): array for name, array in arrays.items()})
+        return Policy(as_arrays(trainer.algorithm), trainer.algorithm.policy(learner), trainer.spec, trainer.env.id)
+
+
+def changed(config: dict[str, Any], changes: dict[str, Any]) -> tuple[dict[str, Any], CheckpointOptions]:
+    """Lay changes over a run's configuration; one that would change what the state means is refused by name."""
+    config, checkpoint = dict(config), dict(config.get("checkpoint") or {})
+    known = {field.name for field in fields(CheckpointOptions)}
+    for key, value in changes.items():
+        group, _, name = key.rpartition(".")
+        if group == "checkpoint" and name in known:
+            checkpoint[name] = value
+        elif key in CHANGEABLE:
+            config[key] = value
+        elif key.partition(".")[0] in MEANING:
+            raise LudusError(
+                f"{key}: cannot be changed in a resumed run, the saved state would mean something else; "
+                "start a new run instead"
+            )
+        else:
+            allowed = ", ".join([*CHANGEABLE[:-1], *(f"checkpoint.{name}" for name in sorted(known))])
+            raise LudusError(f"{key}: cannot be changed in a resumed run; these can: {allowed}")
+    try:
+        return config, CheckpointOptions(**checkpoint)
+    except TypeError as error:
+        raise LudusError(f"checkpoint: {error}") from error
+
+
+class Source:
+    """The checkpoint that a run goes on from."""
+
+    def __init__(self, run: Path, start: int | str, fallback: bool, say: Callable[[str], None]):
+        """Find the checkpoint and read what it says it holds."""
+        self.run, self.say = run, say
+        self.checkpoints = Checkpoints(run)
+        self.step, self.checkpoint = self._choose(start, fallback)
+        self.record = self.checkpoint.record
+        self.level = "exact"
+
+    def check(self, trainer: Trainer, folder: RunFolder) -> None:
+        """Refuse a checkpoint of another run, or of one with other settings."""
+        record = self.record
+        try:
+            if record["run"] != folder.identity["id"]:
+                raise LudusError(f"{self.checkpoint.path}: belongs to another run ({record['run']})")
+        except KeyError as error:
+            raise LudusError(f"{self.checkpoint.path}: its record is damaged ({error})") from error
+        self.check_meaning(trainer)
+
+    def check_meaning(self, trainer: Trainer) -> None:
+        """Refuse a checkpoint that was written with other settings."""
+        meaning = trainer.meaning()
+        try:
+            for name in MEANING:
+                _compare(name, self.record["meaning"][name], meaning[name])
+        except (KeyError, TypeError) as error:
+            raise LudusError(f"{self.checkpoint.path}: its record is damaged ({error})") from error
+
+    def compiler_options(self) -> Options | None:
+        """Return the compiler's options that the run was begun with, if they are for this kind of device."""
+        if self.record["made_with"]["platform"] != jax.default_backend():
+            return None
+        return tuple((name, value) for name, value in self.record["compiler_options"])
+
+    def load(self, trainer: Trainer, blank: TrainState) -> TrainState:
+        """Return the state, and bring the environments to where they were."""
+        expected = shapes(blank)
+        tree = jax.eval_shape(lambda: blank)
+        blank = jax.tree.map(lambda _: None, blank)  # its memory is free for what is read now
+        env = self.checkpoint.stated(ENV)
+        check_env_arrays(env, self.record["steps"], trainer.env.num_envs)
+        arrays = self.checkpoint.read(expected | env)
+        state = put_back(tree, arrays)
+        saved = {name.removeprefix(ENV): arrays[name] for name in env}
+        if trainer.collect == "steps" and not trainer.runner.restore(trainer.env, saved, state.carry):
+            self.level = "episode"
+        return state
+
+    def go_on(self, trainer: Trainer) -> None:
+        """Take back what the run did after the checkpoint, and say from where it goes on."""
+        folder, record = trainer.record.folder, self.record
+        assert folder is not None
+        dropped = self.checkpoints.drop_after(self.step)
+        folder.cut(record["journal_rows"], record["journal_bytes"])
+        history = [*folder.identity.get("resumed", []), {"steps": self.step, "level": self.level}]
+        folder.write_identity(resumed=history)
+        exactly = {
+            "exact": "every number will be as if nothing had happened",
+            "episode": "the environments cannot be brought back to where they were, so running episodes start anew",
+        }[self.level]
+        made_with = trainer.made_with()
+        if made_with != record["made_with"]:
+            self.say(f"made with {record['made_with']}, resumed with {made_with}: last bits may differ")
+        taken_back = f"; {len(dropped)} later checkpoints are taken back" if dropped else ""
+        self.say(f"resumed at {self.step:,} steps · {self.level}: {exactly}{taken_back}")
+
+    def _choose(self, start: int | str, fallback: bool) -> tuple[int, Checkpoint]:
+        steps = self.checkpoints.steps()
+        if not steps:
+            raise LudusError(f"{self.run}: has no checkpoint to go on from")
+        step = self._named(start, steps)
+        while True:
+            try:
+                checkpoint = self.checkpoints.open(step)
+                if fallback:
+                    checkpoint.verify()
+                return step, checkpoint
+            except LudusError as error:
+                earlier = [other for other in steps if other < step]
+                if not fallback or not earlier:
+                    hint = "; --fallback takes the one before" if earlier and not fallback else ""
+                    raise LudusError(f"{error}{hint}") from error
+                self.say(f"{error}; trying the one before")
+                step = earlier[-1]
+
+    def _named(self, start: int | str, steps: list[int]) -> int:
+        step = {"latest": self.checkpoints.latest, "best": self.checkpoints.best}.get(str(start), lambda: None)()
+        if step is None and str(start).isdigit():
+            step = int(start)
+        if step not in steps:
+            raise LudusError(f"{self.run}: no checkpoint {start}; there are latest, best, {', '.join(map(str, steps))}")
+        return step
+
+
+def _compare(key: str, saved: Any, now: Any) -> None:
+    if isinstance(saved, dict) and isinstance(now, dict):
+        for name in sorted(saved.keys() | now.keys()):
+            _compare(f"{key}.{name}", saved.get(name), now.get(name))
+    elif saved != now:
+        raise LudusError(f"{key}={now}: the checkpoint was written with {saved}, and would mean something else now")
+
+
+def _algorithm(config: dict[str, Any]) -> Any:
+    try:
+        return build(config["algorithm"])
+    except LudusError as error:
+        raise LudusError(str(error).replace("load_policy(", "Trainer.resume(")) from error
+
+
+def _env(config: dict[str, Any]) -> Any:
+    name = str(config["env"])
+    if name.startswith("object:"):
+        raise LudusError(f"env={name}: is your own code: pass it again, as Trainer.resume(..., env=...)")
+    workers = {key: config[key] for key in WORKERS if key in config}
+    return make_env(name, config["num_envs"], **workers, **dict(config["env_options"]))

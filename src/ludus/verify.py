@@ -1,0 +1,224 @@
+"""Proofs on a user's own run: that it resumes exactly, and where its first bad number comes from."""
+
+import contextlib
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ludus import files
+from ludus.checkpoint import Checkpoints
+from ludus.counting import Budget
+from ludus.keeping import CheckpointOptions
+from ludus.learning.faults import FAULTS
+from ludus.resume import Source, rebuilt, resume
+from ludus.rollout import runner
+from ludus.seeding import folded
+from ludus.snapshot import differences, name_of
+from ludus.tracking.run_folder import read_config, read_journal
+from ludus.trainer import Context, Trainer, TrainState, learn
+from ludus.types import LudusError
+
+TIMINGS = ("elapsed_seconds", "steps_per_second")
+"""Figures of the journal that say how long something took: they alone may differ."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of comparing a run without a break with one that was resumed in another process."""
+
+    iterations: int
+    hashes: dict[str, str]
+    """SHA-256 of all arrays of the state, and of the journal without its timings, of the run without a break."""
+    resumed_hashes: dict[str, str]
+    first_difference: str | None
+
+    def __str__(self) -> str:
+        """A few lines for people."""
+        lines = [f"{2 * self.iterations} iterations, against {self.iterations} + resume + {self.iterations}:"]
+        for name, digest in self.hashes.items():
+            other = self.resumed_hashes[name]
+            lines.append(f"  {name:8} {digest[:16]} {'==' if digest == other else '!='} {other[:16]}")
+        verdict = "the same, bit by bit" if self.first_difference is None else f"differs at {self.first_difference}"
+        return "\n".join([*lines, verdict])
+
+
+def verify_resume(run: str | Path, iterations: int = 3) -> Comparison:
+    """Train 2n iterations of a run's own configuration, and n with n more in a fresh process; compare everything."""
+    run = Path(run)
+    config = read_config(run)
+    with tempfile.TemporaryDirectory(prefix="ludus-verify-") as scratch:
+        straight, resumed = Path(scratch, "straight"), Path(scratch, "resumed")
+        options = CheckpointOptions(every_iterations=iterations, every_minutes=0, keep_last=10, on_error="stop")
+        trainer, _ = rebuilt(
+            Trainer, run, config, run_dir=straight, checkpoint=options, num_checkpoints=0, verbose=False
+        )
+        trainer.final_episodes = 0
+        per_iteration = trainer.env.num_envs * trainer.algorithm.rollout_length(trainer.env.num_envs)
+        with contextlib.closing(trainer.env):
+            trainer.train(total_steps=2 * iterations * per_iteration)
+        shutil.copytree(straight, resumed)
+        first = Checkpoints(resumed).steps()[0]
+        code = f"from ludus.verify import go_on; go_on({str(resumed)!r}, {first})"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LudusError(f"{run}: cannot be resumed ({done.stderr.strip().splitlines()[-1]})")
+        return _compared(iterations, straight, resumed)
+
+
+def go_on(run: str, step: int) -> None:
+    """Resume a run, to its end but for the last evaluation."""
+    trainer = resume(Trainer, run, step, None, None, {"verbose": False})
+    trainer.final_episodes = 0
+    with contextlib.closing(trainer.env):
+        trainer.train()
+
+
+def state_of(run: str | Path) -> dict[str, np.ndarray]:
+    """Return every array of a run's latest checkpoint."""
+    checkpoints = Checkpoints(run)
+    step = checkpoints.latest()
+    if step is None:
+        raise LudusError(f"{run}: has no checkpoint")
+    checkpoint = checkpoints.open(step)
+    return checkpoint.read(checkpoint.stated())
+
+
+def journal_of(run: str | Path) -> list[dict[str, Any]]:
+    """Return the rows of a run's journal without what is never twice the same."""
+    return [{name: value for name, value in row.items() if name not in TIMINGS} for row in read_journal(run)]
+
+
+def _compared(iterations: int, straight: Path, resumed: Path) -> Comparison:
+    states, journals = [state_of(run) for run in (straight, resumed)], [journal_of(run) for run in (straight, resumed)]
+    unlike = differences(*states)
+    rows = [i for i, (a, b) in enumerate(zip(*journals, strict=False)) if a != b]
+    if len(journals[0]) != len(journals[1]):
+        rows.append(min(map(len, journals)))
+    where = unlike[0] if unlike else f"journal row {rows[0]}" if rows else None
+    hashes = [
+        {"state": _hash(state), "journal": hashlib.sha256(json.dumps(journal).encode()).hexdigest()}
+        for state, journal in zip(states, journals, strict=True)
+    ]
+    return Comparison(iterations, hashes[0], hashes[1], where)
+
+
+def _hash(state: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        digest.update(f"{name} {state[name].dtype} {state[name].shape} ".encode())
+        digest.update(np.ascontiguousarray(state[name]).tobytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The first bad number of a run: in which iteration, what it is, and where the batch lies that led to it."""
+
+    iteration: int
+    what: str
+    leaf: str
+    batch: Path
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return f"iteration {self.iteration}: {self.what} is not finite, first in {self.leaf}; the batch is {self.batch}"
+
+
+def debug(
+    run: str | Path, start: int | str = "latest", iterations: int = 1000, say: Callable[[str], None] = print,
+    algorithm: Any = None, env: Any = None,
+) -> Finding | None:  # fmt: skip
+    """Play a run again from a checkpoint, update by update, to its first NaN or infinity.
+
+    Nothing of the run is changed; the batch that led there is written to its folder `debug`.
+    """
+    run = Path(run)
+    trainer, budget = rebuilt(Trainer, run, read_config(run), algorithm, env, verbose=False)
+    with contextlib.closing(trainer.env):
+        source = Source(run, start, fallback=False, say=say)
+        trainer.watch(source)
+        context = trainer.context(budget if any(budget) else Budget(None, None, np.inf))
+        state = trainer.state
+        say(f"from {source.step:,} steps on")
+        for _ in range(iterations):
+            state, finding = _try_iteration(run, trainer, context, state)
+            if finding is not None:
+                return finding
+    return None
+
+
+def _try_iteration(
+    run: Path, trainer: Trainer, context: Context, state: TrainState
+) -> tuple[TrainState, Finding | None]:
+    """Make one iteration in two pieces, so that the batch is there when the update goes wrong."""
+    env, keys = trainer.env, folded(context.keys, state.iteration)
+    collect = partial(
+        runner(env).collect,
+        env=env,
+        num_steps=trainer.algorithm.rollout_length(env.num_envs),
+        whole_episodes=trainer.collect == "episodes",
+    )
+    policy = context.algorithm.policy(state.learner)
+    carry, rollout, stats = runner(env).whole(collect)(
+        context.algorithm, policy=policy, carry=state.carry, keys=keys["rollout"]
+    )
+    arguments = context, state.learner, state.counters, rollout, stats._replace(info={}), keys["update"]
+    learner, counters, row = jax.jit(learn)(*arguments)
+    number = int(state.iteration) + 1
+    if not int(row["fault"]):
+        return TrainState(learner, carry, state.iteration + 1, counters), None
+    batch = _write_batch(run / "debug" / f"iteration-{number}.safetensors", rollout)
+    leaf = _first_bad(("batch", rollout), ("learner", state.learner)) or _first_operation(arguments)
+    return state, Finding(number, FAULTS[int(row["fault"])], leaf, batch)
+
+
+def _first_bad(*trees: tuple[str, Any]) -> str | None:
+    for root, tree in trees:
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            array = np.asarray(leaf) if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.zeros(0)
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                where = np.argwhere(~np.isfinite(array))[0].tolist()
+                return f"{root}/{name_of(path)}{where}"
+    return None
+
+
+def _first_operation(arguments: tuple[Any, ...]) -> str:
+    """Learn once more, operation by operation, and return the first that gives a NaN."""
+    try:
+        with jax.disable_jit(), jax.debug_nans(True):
+            learn(*arguments)
+    except FloatingPointError as error:
+        frames = []
+        trace = error.__traceback__
+        while trace is not None:
+            frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame.f_code.co_name))
+            trace = trace.tb_next
+        ours = [frame for frame in frames if "/ludus/" in frame[0] and not frame[0].endswith("verify.py")]
+        if ours:
+            file, line, function = ours[-1]
+            return f"{function} ({Path(file).name}:{line})"
+    return "an operation that the compiler has put together with others"
+
+
+def _write_batch(path: Path, rollout: Any) -> Path:
+    from safetensors.numpy import save
+
+    leaves = jax.tree_util.tree_flatten_with_path(rollout)[0]
+    arrays = {name_of(p): np.array(x, order="C") for p, x in leaves if getattr(x, "dtype", None) is not None}
+    try:
+        files.make_folder(path.parent)
+        files.write_whole(path, save(arrays))
+    except OSError as error:
+        raise LudusError(f"{path}: cannot be written ({error.strerror})") from error
+    return path

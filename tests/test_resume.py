@@ -1,0 +1,301 @@
+"""A run that is stopped and resumed is the run that was not stopped."""
+
+import json
+import shutil
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import ludus
+from ludus.checkpoint import Checkpoints
+from ludus.keeping import CheckpointOptions
+from ludus.snapshot import differences
+from ludus.tracking.run_folder import read_config, read_identity, read_journal
+from ludus.verify import journal_of, state_of, verify_resume
+from resume_runs import CASES, OFTEN, iterations, resumed_elsewhere, run, trainer
+
+
+@pytest.mark.requirement("S2.21", "S4.13", "S0.31")
+@pytest.mark.parametrize("case", CASES)
+def test_half_and_half_is_the_whole_bit_by_bit_across_processes(case, tmp_path):
+    straight = tmp_path / "straight"
+    run(case, straight, 6)
+    steps = Checkpoints(straight).steps()
+    assert len(steps) >= 3
+    resumed = resumed_elsewhere(straight, tmp_path / "resumed", steps[0])
+    assert differences(state_of(straight), state_of(resumed)) == []
+    assert journal_of(straight) == journal_of(resumed)
+    assert Checkpoints(resumed).steps() == steps
+    assert read_identity(resumed)["resumed"] == [{"steps": steps[0], "level": "exact"}]
+    for name in ("final_actor", "final_critic", "best_return_pi_ckpt", "best_eval_pi_ckpt", "pi_ckpt1", "pi_ckpt3"):
+        a, b = (folder / "policies" / f"{name}.safetensors" for folder in (straight, resumed))
+        assert a.exists() == b.exists()
+        assert not a.exists() or differences(load_file(a), load_file(b)) == [], name
+
+
+@pytest.mark.requirement("S4.13")
+def test_resume_starts_at_any_checkpoint_and_takes_back_what_came_after(tmp_path):
+    run("ppo jax", tmp_path / "run", 8)
+    journal, state = journal_of(tmp_path / "run"), state_of(tmp_path / "run")
+    for step in Checkpoints(tmp_path / "run").steps():
+        copy = shutil.copytree(tmp_path / "run", tmp_path / str(step))
+        resumed = ludus.Trainer.resume(copy, step, verbose=False)
+        assert resumed.record.steps == step
+        resumed.final_episodes = 0
+        resumed.train()
+        assert differences(state_of(copy), state) == []
+        assert journal_of(copy) == journal
+        assert [row["seq"] for row in read_journal(copy)] == list(range(len(journal)))
+
+
+@pytest.mark.requirement("S4.13")
+def test_a_finished_run_goes_on_for_longer_as_if_it_had_never_ended(tmp_path):
+    run("sac gym", tmp_path / "long", 8)
+    run("sac gym", tmp_path / "short", 4)
+    resumed = ludus.Trainer.resume(tmp_path / "short", total_steps=iterations("sac gym", 8), verbose=False)
+    resumed.final_episodes = 0
+    resumed.train()
+    assert differences(state_of(tmp_path / "long"), state_of(tmp_path / "short")) == []
+    assert journal_of(tmp_path / "long") == journal_of(tmp_path / "short")
+    assert read_config(tmp_path / "short")["total_steps"] == iterations("sac gym", 8)
+
+
+def test_a_finished_run_that_is_resumed_without_more_to_do_is_evaluated_and_ends(tmp_path):
+    run("ppo jax", tmp_path / "run", 4)
+    before = state_of(tmp_path / "run")
+    result = ludus.Trainer.resume(tmp_path / "run", verbose=False).train()
+    assert result.stopped_by == "total_steps"
+    assert result.evaluation is not None
+    assert differences(state_of(tmp_path / "run"), before) == []
+    assert read_journal(tmp_path / "run")[-1]["kind"] == "evaluation"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("seed", 1), ("num_envs", 8), ("env", "Acrobot-v1"), ("algorithm.gamma", 0.9), ("collect", "episodes")],
+)
+def test_a_key_that_would_change_what_the_state_means_is_refused_by_name(key, value, tmp_path):
+    run("ppo jax", tmp_path / "run", 2)
+    with pytest.raises(ludus.LudusError, match=f"^{key}: cannot be changed in a resumed run"):
+        ludus.Trainer.resume(tmp_path / "run", **{key: value})
+    with pytest.raises(ludus.LudusError, match=r"^colour: cannot be changed in a resumed run; these can: total_steps"):
+        ludus.Trainer.resume(tmp_path / "run", colour="red")
+
+
+def test_a_config_that_was_edited_is_refused_by_name(tmp_path):
+    run("ppo jax", tmp_path / "run", 2)
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("gamma: 0.99", "gamma: 0.9"))
+    with pytest.raises(ludus.LudusError, match=r"algorithm.gamma=0.9: the checkpoint was written with 0.99"):
+        ludus.Trainer.resume(tmp_path / "run")
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    for name in ("one", "two"):
+        run("ppo jax", tmp_path / name, 2)
+    shutil.rmtree(tmp_path / "one" / "checkpoints")
+    shutil.copytree(tmp_path / "two" / "checkpoints", tmp_path / "one" / "checkpoints")
+    with pytest.raises(ludus.LudusError, match="belongs to another run"):
+        ludus.Trainer.resume(tmp_path / "one")
+
+
+def test_two_processes_cannot_train_in_one_folder(tmp_path):
+    run("ppo jax", tmp_path / "run", 2)
+    first = ludus.Trainer.resume(tmp_path / "run", verbose=False)
+    with pytest.raises(ludus.LudusError, match="another process is training here"):
+        ludus.Trainer.resume(tmp_path / "run")
+    first.record.folder.close()
+
+
+def test_what_cannot_be_found_is_said_in_one_line(tmp_path):
+    with pytest.raises(ludus.LudusError, match="is not a run folder"):
+        ludus.Trainer.resume(tmp_path / "nothing")
+    run("ppo jax", tmp_path / "run", 4)
+    with pytest.raises(ludus.LudusError, match=r"no checkpoint 7; there are latest, best, 128, 256"):
+        ludus.Trainer.resume(tmp_path / "run", 7)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(ludus.LudusError, match="has no checkpoint to go on from"):
+        ludus.Trainer.resume(tmp_path / "run")
+
+
+@pytest.mark.requirement("S4.16")
+def test_a_damaged_checkpoint_is_named_and_fallback_takes_the_one_before(tmp_path):
+    run("ppo jax", tmp_path / "run", 6)
+    state, journal = state_of(tmp_path / "run"), journal_of(tmp_path / "run")
+    damaged = tmp_path / "run" / "checkpoints" / "384" / "state.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(ludus.LudusError, match=r"384/state.safetensors: has [\d,]+ bytes instead of"):
+        ludus.Trainer.resume(tmp_path / "run", verbose=False).train()
+    resumed = ludus.Trainer.resume(tmp_path / "run", fallback=True, verbose=False)
+    assert resumed.record.steps == 256
+    resumed.final_episodes = 0
+    resumed.train()
+    assert differences(state_of(tmp_path / "run"), state) == []
+    assert journal_of(tmp_path / "run") == journal
+
+
+@pytest.mark.requirement("S3.32", "S3.33", "S4.15", "S2.20")
+def test_policies_on_the_way_and_the_best_are_kept(tmp_path):
+    made = trainer("ppo jax", tmp_path / "run", num_checkpoints=3)
+    made.train(total_steps=64 * 12)
+    folder = tmp_path / "run" / "policies"
+    assert {path.stem for path in folder.iterdir()} == {
+        "best_return_pi_ckpt", "best_eval_pi_ckpt", "pi_ckpt1", "pi_ckpt2", "pi_ckpt3", "final_actor", "final_critic",
+    }  # fmt: skip
+    for step, name in ((192, "pi_ckpt1"), (384, "pi_ckpt2"), (576, "pi_ckpt3")):
+        half = trainer("ppo jax", None)
+        half.train(total_steps=step)
+        saved = ludus.load_policy(folder / f"{name}.safetensors")
+        obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+        assert (saved(obs) == half.policy(obs)).all()
+    evaluations = [row["eval_return_mean"] for row in read_journal(tmp_path / "run") if row["kind"] == "evaluation"]
+    assert made.marks.best_evaluation == max(evaluations)
+
+
+@pytest.mark.requirement("S4.15")
+def test_retention_keeps_the_last_the_best_and_every_nth(tmp_path):
+    options = CheckpointOptions(1, every_minutes=0, keep_last=2, keep_best=1, keep_every=5, best_by="iteration_time")
+    run("ppo jax", tmp_path / "run", 12, checkpoint=options, eval_frequency=0)
+    assert Checkpoints(tmp_path / "run").steps() == [5 * 64, 10 * 64, 11 * 64, 12 * 64]
+    options = CheckpointOptions(1, every_minutes=0, keep_last=1, keep_best=2, best_by="policy_loss")
+    run("ppo jax", tmp_path / "best", 8, checkpoint=options, eval_frequency=0)
+    losses = {row["steps"]: row["policy_loss"] for row in read_journal(tmp_path / "best")}
+    best = sorted(losses, key=lambda step: losses[step])[-2:]
+    assert Checkpoints(tmp_path / "best").steps() == sorted({*best, 8 * 64})
+    assert Checkpoints(tmp_path / "best").best() == best[-1]
+
+
+def test_checkpoints_come_by_steps_and_by_minutes_too(tmp_path):
+    options = CheckpointOptions(0, every_steps=150, every_minutes=0, keep_last=9)
+    run("ppo jax", tmp_path / "steps", 6, checkpoint=options, eval_frequency=0)
+    assert Checkpoints(tmp_path / "steps").steps() == [192, 320, 384]
+    options = CheckpointOptions(0, every_minutes=1e-9, keep_last=9)
+    run("ppo gym", tmp_path / "minutes", 3, checkpoint=options, eval_frequency=0)
+    assert Checkpoints(tmp_path / "minutes").steps() == [64, 128, 192]
+
+
+class Forgetful(gymnasium.Env):
+    """Its starts do not heed the seed, as those of a simulator with a hidden random state."""
+
+    observation_space = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    hidden = np.random.default_rng()
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.hidden.normal(size=2).astype(np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.hidden.normal(size=2).astype(np.float32), float(action), self.t >= 23, False, {}
+
+
+class Remembering(Forgetful):
+    """The same, but it can say where it is, and go back there."""
+
+    def reset(self, *, seed=None, options=None):
+        self.t, self.shown = 0, self.hidden.normal(size=2).astype(np.float32)
+        return self.shown, {"height": 0.5}
+
+    def step(self, action):
+        self.t += 1
+        self.shown = np.float32([np.sin(self.t) * self.shown[0], self.shown[1]])
+        return self.shown, float(action), self.t >= 23, False, {"height": float(self.t)}
+
+    def ludus_snapshot(self):
+        return {"t": np.int64(self.t), "shown": self.shown}
+
+    def ludus_restore(self, saved):
+        self.t, self.shown = int(saved["t"]), np.float32(saved["shown"])
+        return self.shown, {"height": 0.5}
+
+
+def object_run(kind, folder: Path, **more):
+    env = ludus.make_env(kind, num_envs=2)
+    ppo = ludus.PPO(batch_size=32, minibatch_size=16, epochs_per_update=1, network=ludus.MLP((8,)))
+    made = ludus.Trainer(ppo, env, run_dir=folder, checkpoint=OFTEN, eval_frequency=0, verbose=True, **more)
+    made.final_episodes = 0
+    return made
+
+
+def test_an_environment_that_cannot_be_played_again_is_found_out_and_said(tmp_path, capsys):
+    object_run(Forgetful, tmp_path / "run").train(total_steps=128)
+    with pytest.raises(ludus.LudusError, match=r"is your own code: pass it again, as Trainer.resume\(..., env=...\)"):
+        ludus.Trainer.resume(tmp_path / "run")
+    resumed = ludus.Trainer.resume(tmp_path / "run", env=ludus.make_env(Forgetful, num_envs=2), total_steps=256)
+    resumed.final_episodes = 0
+    resumed.train()
+    assert "episode: the environments cannot be brought back to where they were" in capsys.readouterr().err
+    assert read_identity(tmp_path / "run")["resumed"] == [{"steps": 128, "level": "episode"}]
+    rows = read_journal(tmp_path / "run")
+    # The two steps that did not happen are not counted, and no episode is longer than one can be.
+    assert [row["steps"] for row in rows] == [32, 64, 96, 128, 158, 190, 222, 254, 286]
+    assert max(row.get("episode_length_mean", 0) for row in rows) == 23
+
+
+def test_an_environment_with_its_own_snapshot_is_exact(tmp_path):
+    made = object_run(Remembering, tmp_path / "run")
+    made.train(total_steps=96)
+    copy = shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    resumed = ludus.Trainer.resume(copy, env=ludus.make_env(Remembering, num_envs=2), verbose=False)
+    resumed.final_episodes = 0
+    resumed.evaluate(1)
+    assert read_identity(copy).get("resumed") is None
+    resumed.train(total_steps=128)
+    assert read_identity(copy)["resumed"] == [{"steps": 96, "level": "exact"}]
+    made.train(total_steps=128)
+    carried = [np.asarray(t.state.carry.env.episode_length) for t in (made, resumed)]
+    assert (carried[0] == carried[1]).all()
+    heights = [[row.get("info/height/mean") for row in journal_of(folder)] for folder in (tmp_path / "run", copy)]
+    assert heights[0] == heights[1]
+
+
+@pytest.mark.requirement("S2.21")
+def test_verify_resume_proves_it_on_the_users_own_run(tmp_path, monkeypatch):
+    run("sac gym", tmp_path / "run", 2)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    comparison = verify_resume(tmp_path / "run", 2)
+    assert comparison.first_difference is None
+    assert comparison.hashes == comparison.resumed_hashes
+    assert "the same, bit by bit" in str(comparison)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+
+
+def test_verify_resume_names_the_first_difference(tmp_path, monkeypatch):
+    import ludus.verify as verify
+
+    run("ppo jax", tmp_path / "run", 2)
+    original = verify.state_of
+
+    def tampered(folder):
+        state = original(folder)
+        if Path(folder).name == "resumed":
+            state["learner/parameters/0"] = state["learner/parameters/0"] + np.float32(1e-7)
+        return state
+
+    monkeypatch.setattr(verify, "state_of", tampered)
+    comparison = verify_resume(tmp_path / "run", 1)
+    assert comparison.first_difference is not None
+    assert "differs at learner/" in str(comparison)
+
+
+def test_the_journal_of_a_run_that_lost_its_tail_is_not_resumed_from(tmp_path):
+    run("ppo jax", tmp_path / "run", 4)
+    journal = tmp_path / "run" / "metrics.jsonl"
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:1]))
+    with pytest.raises(ludus.LudusError, match=r"metrics.jsonl: is shorter or other than it was"):
+        ludus.Trainer.resume(tmp_path / "run", verbose=False).train()
+
+
+def test_half_a_row_at_the_end_of_the_journal_is_cut(tmp_path):
+    run("ppo jax", tmp_path / "run", 4)
+    journal = tmp_path / "run" / "metrics.jsonl"
+    rows = journal.read_text()
+    journal.write_text(rows + json.dumps({"seq": 99})[:5])
+    resumed = ludus.Trainer.resume(tmp_path / "run", verbose=False)
+    resumed.final_episodes = 0
+    resumed.train()
+    assert journal.read_text() == rows
