@@ -2,9 +2,12 @@
 
     state                   = algorithm.init(key, spec)
     policy                  = algorithm.policy(state)
+    critic                  = algorithm.critic(state)
     memory                  = algorithm.initial_memory(policy, n)
     noise                   = algorithm.noise(policy, key, shape)
     memory, action, extras  = algorithm.act(policy, memory, obs, noise, mode)
+    memory, distribution    = algorithm.decide(policy, memory, obs)
+    memory, value           = algorithm.value(critic, memory, obs, action)
     state, metrics          = algorithm.update(state, rollout, key)
 
 Everything but `init` may be called inside `jax.jit`. The algorithm itself is a pytree: hyperparameters made with
@@ -14,7 +17,7 @@ Everything but `init` may be called inside `jax.jit`. The algorithm itself is a 
 import dataclasses
 import math
 from numbers import Integral, Real
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import numpy as np
@@ -25,6 +28,9 @@ from ludus.types import LudusError, Mode, Rollout, Spec
 class Algorithm(Protocol):
     """The protocol. `PPO` is the implementation to read."""
 
+    values_actions: ClassVar[bool]
+    """Whether its critic judges an observation together with an action."""
+
     def init(self, key: jax.Array, spec: Spec) -> Any:
         """Return the learner's whole state: networks, optimiser, normalisers, replay."""
         ...
@@ -33,8 +39,12 @@ class Algorithm(Protocol):
         """Return the part of the state that acting needs, and no more."""
         ...
 
+    def critic(self, state: Any) -> Any:
+        """Return the part of the state that valuing needs, and no more."""
+        ...
+
     def initial_memory(self, policy: Any, n: int) -> Any:
-        """Return the policy's memory at the start of `n` episodes; `()` if it has none."""
+        """Return a policy's or critic's memory at the start of `n` episodes; `()` if it has none."""
         ...
 
     def noise(self, policy: Any, key: jax.Array, shape: tuple[int, ...]) -> Any:
@@ -46,6 +56,14 @@ class Algorithm(Protocol):
 
         `noise` is one row `[n, ...]` of what `noise` drew; in greedy mode it is None.
         """
+        ...
+
+    def decide(self, policy: Any, memory: Any, obs: Any) -> tuple[Any, Any]:
+        """Return the new memory and the distribution that `act` chooses from."""
+        ...
+
+    def value(self, critic: Any, memory: Any, obs: Any, action: Any) -> tuple[Any, jax.Array]:
+        """Value a batch `[n, ...]` in units of the environment's rewards; `action` is None unless `values_actions`."""
         ...
 
     def update(self, state: Any, rollout: Rollout, key: jax.Array) -> tuple[Any, dict[str, jax.Array]]:

@@ -7,7 +7,7 @@ is here, which test holds it, and where `ludus` deliberately differs.
 import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +83,18 @@ class PPOPolicy:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class PPOCritic:
+    """What valuing needs: parameters and the statistics of observations, returns and rewards."""
+
+    parameters: Leaves
+    observations: Any
+    returns: RunningStatistics | None
+    rewards: RunningStatistics | None
+    network: Network = field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class PPOState:
     """Everything PPO learns or remembers between updates."""
 
@@ -131,6 +143,9 @@ class Learner(NamedTuple):
 @dataclass(frozen=True)
 class PPO:
     """Hyperparameters of clipped PPO."""
+
+    values_actions: ClassVar[bool] = False
+    """Its critic judges observations alone."""
 
     learning_rate: float = traced(3e-4, "Adam's step size; ignored if `optimizer` is given", 0.0)
     gamma: float = traced(0.99, "discount factor", 0.0, 1.0)
@@ -218,7 +233,11 @@ class PPO:
         """Parameters and observation statistics."""
         return PPOPolicy(state.parameters, state.observations, state.network)
 
-    def initial_memory(self, policy: PPOPolicy, n: int) -> Any:
+    def critic(self, state: PPOState) -> PPOCritic:
+        """Parameters and statistics."""
+        return PPOCritic(state.parameters, state.observations, state.returns, state.rewards, state.network)
+
+    def initial_memory(self, policy: PPOPolicy | PPOCritic, n: int) -> Any:
         """Whatever the network remembers at the start of an episode."""
         return policy.network.merge(policy.parameters).initial_memory(n)
 
@@ -228,13 +247,24 @@ class PPO:
 
     def act(self, policy: PPOPolicy, memory: Any, obs: Any, noise: Any, mode: Mode) -> tuple[Any, Any, Any]:
         """Sample (explore) or take the mode (greedy); the sample is kept as it was before clipping to the bounds."""
-        module, space = policy.network.merge(policy.parameters), policy.network.spec.action_space
-        obs, mask = split_mask(obs)
-        memory, features = module.remember(memory, normalize(policy.observations, obs))
-        distribution = restricted(space, module.actor(features), mask)
+        memory, distribution = self.decide(policy, memory, obs)
         sample = distribution.mode() if mode == "greedy" else distribution.sample(noise)
         extras = {"sample": sample, "log_prob": distribution.log_prob(sample)}
-        return memory, to_environment(space, sample), extras
+        return memory, to_environment(policy.network.spec.action_space, sample), extras
+
+    def decide(self, policy: PPOPolicy, memory: Any, obs: Any) -> tuple[Any, Any]:
+        """Return the new memory and the distribution over actions."""
+        module, (obs, mask) = policy.network.merge(policy.parameters), split_mask(obs)
+        memory, features = module.remember(memory, normalize(policy.observations, obs))
+        return memory, restricted(policy.network.spec.action_space, module.actor(features), mask)
+
+    def value(self, critic: PPOCritic, memory: Any, obs: Any, action: None = None) -> tuple[Any, jax.Array]:
+        """Return the new memory and the values of observations, in units of the environment's rewards."""
+        module, (obs, _) = critic.network.merge(critic.parameters), split_mask(obs)
+        memory, features = module.remember(memory, normalize(critic.observations, obs))
+        mean, scale = location_and_scale(critic.returns)
+        value = mean + scale * module.critic(features)
+        return memory, value if critic.rewards is None else value * standard_deviation(critic.rewards)
 
     def update(self, state: PPOState, rollout: Rollout, key: jax.Array) -> tuple[PPOState, dict[str, jax.Array]]:
         """Advantages once, then epochs of shuffled minibatches; statistics last: all epochs see the old ones."""

@@ -7,7 +7,7 @@ a replay that lives in the learner's state. `docs/sac.md` lists the details and 
 import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from ludus.learning.normalize import normalize, update_statistics
 from ludus.learning.observations import check_observation_space, observation_statistics
 from ludus.networks.actor_critic import MLP
 from ludus.networks.distributions import TanhGaussian
-from ludus.networks.layers import action_size, to_environment
+from ludus.networks.layers import action_size, from_environment, to_environment
 from ludus.networks.network import Leaves, Network, network_for
 from ludus.networks.soft_actor_critic import ActorOf, CriticOf
 from ludus.replay import Replay, Sample, empty_replay, insert, sample
@@ -80,6 +80,16 @@ class SACPolicy:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class SACCritic:
+    """What valuing needs: both critics (stacked) and the observation statistics."""
+
+    parameters: Leaves
+    observations: Any
+    network: Network = field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class SACState:
     """Everything SAC learns or remembers between updates."""
 
@@ -103,6 +113,9 @@ class Noise(NamedTuple):
 @dataclass(frozen=True)
 class SAC:
     """Hyperparameters of soft actor-critic."""
+
+    values_actions: ClassVar[bool] = True
+    """Its critics judge an observation and an action."""
 
     learning_rate: float = traced(3e-4, "Adam's step size for actor, critics and temperature", 0.0)
     gamma: float = traced(0.99, "discount factor", 0.0, 1.0)
@@ -181,8 +194,17 @@ class SAC:
         actor = state.learner.parameters.actor
         return SACPolicy(actor, state.observations, state.warmup_left, state.networks.actor)
 
-    def initial_memory(self, policy: SACPolicy, n: int) -> Any:
-        """SAC's policies have no memory."""
+    def critic(self, state: SACState) -> SACCritic:
+        """Both critics and what they need."""
+        return SACCritic(state.learner.parameters.critics, state.observations, state.networks.critic)
+
+    def settled(self, state: SACState) -> SACState:
+        """Return the state with its target critics where its critics are, as they must be when these were loaded."""
+        targets = jax.tree.map(jnp.copy, state.learner.parameters.critics)
+        return dataclasses.replace(state, learner=state.learner._replace(target_critics=targets))
+
+    def initial_memory(self, policy: SACPolicy | SACCritic, n: int) -> Any:
+        """SAC's networks have no memory."""
         return ()
 
     def noise(self, policy: SACPolicy, key: jax.Array, shape: tuple[int, ...]) -> Noise:
@@ -198,13 +220,23 @@ class SAC:
 
     def act(self, policy: SACPolicy, memory: Any, obs: Any, noise: Any, mode: Mode) -> tuple[Any, Any, Any]:
         """Sample (explore; uniformly while warming up) or take the mean (greedy), squashed into the bounds."""
-        distribution = policy.network.merge(policy.parameters)(normalize(policy.observations, obs))
+        memory, distribution = self.decide(policy, memory, obs)
         if mode == "greedy":
             action = distribution.squash(distribution.mode())
         else:
             action = distribution.squash(distribution.sample(noise.normal))
             action = jnp.where(noise.is_warmup[:, None], noise.uniform, action)
         return memory, to_environment(policy.network.spec.action_space, action), {"unit_action": action}
+
+    def decide(self, policy: SACPolicy, memory: Any, obs: Any) -> tuple[Any, TanhGaussian]:
+        """Return the memory and the distribution over actions."""
+        return memory, policy.network.merge(policy.parameters)(normalize(policy.observations, obs))
+
+    def value(self, critic: SACCritic, memory: Any, obs: Any, action: jax.Array) -> tuple[Any, jax.Array]:
+        """Return the memory and the lesser of both critics' values of actions as the environment takes them."""
+        unit_action = from_environment(critic.network.spec.action_space, action)
+        values = _values(critic.network, critic.parameters, normalize(critic.observations, obs), unit_action)
+        return memory, values.min(axis=0)
 
     def update(self, state: SACState, rollout: Rollout, key: jax.Array) -> tuple[SACState, dict[str, jax.Array]]:
         """Store the rollout, then make the gradient steps that its environment steps have earned."""

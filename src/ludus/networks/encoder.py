@@ -93,7 +93,7 @@ class NatureCNN(nnx.Module):
         x = jnp.moveaxis(x, 1, -1) if self.channels_first else x
         for convolution in self.convolutions:
             x = nnx.relu(convolution(x))
-        x = nnx.relu(self.dense(x.reshape(len(x), -1)))  # [n, height, width, channels] -> [n, 512]
+        x = nnx.relu(self.dense(x.reshape(x.shape[0], -1)))  # [n, height, width, channels] -> [n, 512]
         return x.reshape(*batch_shape, self.outputs)  # [n, 512] -> [..., 512]
 
 

@@ -149,6 +149,15 @@ def to_environment(space: Space, sample: Any) -> Any:
     return jnp.clip(action, low, high).astype(space.dtype)
 
 
+def from_environment(space: Box, action: jax.Array) -> jax.Array:
+    """Actions of a bounded box as flat vectors in units where its bounds are -1 and 1."""
+    low, high = (np.ravel(bound) for bound in space.bounds)
+    half = 0.5 * high - 0.5 * low
+    flat = action.reshape(*action.shape[: action.ndim - len(space.shape)], half.size)
+    # Where both bounds are one number there is nothing to choose, and the middle stands for it.
+    return (flat - (0.5 * low + 0.5 * high)) / np.where(half > 0, half, 1.0)
+
+
 def action_size(space: Space) -> int:
     """Number of outputs that the policy head needs for an action space."""
     return sum(vector_size(leaf) for _, leaf in leaves(space))

@@ -1,0 +1,177 @@
+"""What was learnt and works on its own: a policy or a critic, complete in one file, normaliser included.
+
+The file is safetensors: named arrays and a header of text. It can execute nothing, and nothing of it is used before
+names, shapes, types and numbers were checked against the network that the header describes.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from ludus.learning.algorithm import as_arrays
+from ludus.learning.registry import build, describe
+from ludus.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    flatten,
+    leaves,
+    mask_size,
+    unflatten,
+)
+from ludus.types import LudusError, Masked, Spec, split_mask
+
+
+@dataclass(frozen=True)
+class Learned:
+    """An algorithm, the part of its state that is needed, and the spaces it was made for."""
+
+    algorithm: Any
+    state: Any
+    spec: Spec
+    env_id: str
+
+    def initial_memory(self, n: int = 1) -> Any:
+        """Memory at the start of `n` episodes; `()` for a network without one."""
+        return self.algorithm.initial_memory(self.state, n)
+
+    def as_batch(self, obs: Any) -> tuple[Any, bool]:
+        """Return observations as a batch of arrays of the space's types, and whether there was only one."""
+        obs, mask = split_mask(obs)
+        batch, single = self._arrays(self.spec.observation_space, obs, "an observation")
+        if mask is not None:
+            mask = np.asarray(mask, bool)
+            if mask.shape[-1:] != (mask_size(self.spec.action_space),):
+                action_space = self.spec.action_space
+                raise LudusError(f"{self._name}: a mask of shape {mask.shape} does not fit {action_space}")
+            batch = Masked(batch, mask[None] if single else mask)
+        return batch, single
+
+    def _arrays(self, space: Space, value: Any, what: str) -> tuple[Any, bool]:
+        """Return values of a space as a batch, and whether there was only one."""
+        try:
+            parts = flatten(space, value)
+        except ValueError as error:
+            raise LudusError(f"{self._name}: {what} unlike its space: {error}") from error
+        arrays = [np.asarray(part, leaf.dtype) for (_, leaf), part in zip(leaves(space), parts, strict=True)]
+        single = arrays[0].ndim == len(leaves(space)[0][1].shape)
+        return unflatten(space, [array[None] if single else array for array in arrays]), single
+
+    @property
+    def _name(self) -> str:
+        return f"{type(self).__name__.lower()} of {self.env_id}"
+
+
+Kind = TypeVar("Kind", bound=Learned)
+
+
+def save(learned: Learned, format: str, path: Path) -> None:
+    """Write one safetensors file; it appears whole or not at all."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    header = {
+        "format": format,
+        "algorithm": json.dumps(describe(jax.tree.map(float, learned.algorithm))),
+        "observation_space": json.dumps(_space_to_data(learned.spec.observation_space)),
+        "action_space": json.dumps(_space_to_data(learned.spec.action_space)),
+        "num_envs": str(learned.spec.num_envs),
+        "env": learned.env_id,
+    }
+    partial = path.with_suffix(".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(_named_arrays(learned.state), partial, header)
+        partial.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise LudusError(f"{path}: cannot be written ({error})") from error
+
+
+def load(kind: type[Kind], format: str, file: Path, algorithm: Any, part: Callable) -> Kind:
+    """Read a file; `part(algorithm, state)` is the part of a learner's whole state that it holds."""
+    noun = kind.__name__.lower()
+    header, arrays = _read(file, format, noun)
+    try:
+        spaces = [_space_from_data(json.loads(header[name])) for name in ("observation_space", "action_space")]
+        spec = Spec(*spaces, num_envs=int(header["num_envs"]))
+        env_id, description = header["env"], json.loads(header["algorithm"])
+        algorithm = build(description) if algorithm is None else algorithm
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise LudusError(f"{file}: its header is damaged ({type(error).__name__}: {error})") from error
+    blank = part(algorithm, algorithm.init(jax.random.key(0), spec))
+    return kind(as_arrays(algorithm), _filled(blank, arrays, file), spec, env_id)
+
+
+def _read(file: Path, format: str, noun: str) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    from safetensors import SafetensorError, safe_open
+
+    if not file.is_file():
+        raise LudusError(f"{file}: no such {noun} file")
+    try:
+        with safe_open(file, framework="numpy") as handle:
+            header = handle.metadata() or {}
+            arrays = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError) as error:
+        raise LudusError(f"{file}: not a readable {noun} file ({error})") from error
+    if header.get("format") != format:
+        raise LudusError(f"{file}: format {header.get('format')!r} is not {format!r}")
+    return header, arrays
+
+
+def _named_arrays(state: Any) -> dict[str, np.ndarray]:
+    """Return the leaves by path; parameters have the module's own names."""
+    arrays = {f"parameters/{name}": leaf for name, leaf in zip(state.network.names, state.parameters, strict=True)}
+    rest, _ = jax.tree_util.tree_flatten_with_path(replace(state, parameters=None))
+    arrays |= {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in rest}
+    return {name: np.array(leaf, order="C") for name, leaf in arrays.items()}
+
+
+def _filled(blank: Any, arrays: dict[str, np.ndarray], file: Path) -> Any:
+    expected = _named_arrays(blank)
+    if expected.keys() != arrays.keys():
+        difference = sorted(expected.keys() ^ arrays.keys())
+        raise LudusError(f"{file}: holds other arrays than this network has (first: {difference[0]})")
+    for name, array in expected.items():
+        if array.shape != arrays[name].shape or array.dtype != arrays[name].dtype:
+            raise LudusError(
+                f"{file}: {name} is {arrays[name].dtype}{list(arrays[name].shape)}, "
+                f"but the network has {array.dtype}{list(array.shape)}"
+            )
+        if not np.isfinite(arrays[name]).all():
+            raise LudusError(f"{file}: {name} holds a NaN or an infinity")
+    names, treedef = list(expected), jax.tree.structure(replace(blank, parameters=None))
+    count = len(blank.network.names)
+    parameters = tuple(arrays[name] for name in names[:count])
+    state = jax.tree.unflatten(treedef, [arrays[name] for name in names[count:]])
+    return jax.device_put(replace(state, parameters=parameters))
+
+
+def _space_to_data(space: Space) -> dict[str, Any]:
+    if isinstance(space, Dict):
+        return {"kind": "Dict", "spaces": [[name, _space_to_data(part)] for name, part in space.spaces]}
+    if isinstance(space, Tuple):
+        return {"kind": "Tuple", "spaces": [_space_to_data(part) for part in space.spaces]}
+    return {"kind": type(space).__name__, **asdict(space)}
+
+
+def _space_from_data(data: dict[str, Any]) -> Space:
+    kind, rest = data["kind"], {key: _as_tuples(value) for key, value in data.items() if key != "kind"}
+    if kind == "Dict":
+        return Dict(tuple((name, _space_from_data(part)) for name, part in rest["spaces"]))
+    if kind == "Tuple":
+        return Tuple(tuple(_space_from_data(part) for part in rest["spaces"]))
+    kinds = {"Box": Box, "Discrete": Discrete, "MultiBinary": MultiBinary, "MultiDiscrete": MultiDiscrete}
+    return kinds[kind](**rest)
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(part) for part in value) if isinstance(value, list) else value
