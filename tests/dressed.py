@@ -11,6 +11,8 @@ from ludus.types import RolloutKeys
 class DressedEnv:
     """Looks like any host batch. `use(keys, num_steps)` gives it the randomness of the next compiled rollout."""
 
+    needs_restart = False
+
     def __init__(self, env: VectorEnv, seed: int = 0):
         self.inner, self.id, self.num_envs, self.options = env, f"dressed:{env.id}", env.num_envs, ()
         self.observation_space, self.action_space = env.observation_space, env.action_space

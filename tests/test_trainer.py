@@ -1,6 +1,7 @@
 """The trainer: exact counts, any chunking, determinism, faults, interrupts, what a run folder holds."""
 
 import contextlib
+import errno
 import json
 import os
 import pty
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 import ludus
+from ludus import files
 from ludus import trainer as trainer_module
 from ludus.envs.probes import PROBES
 from ludus.tracking.run_folder import read_config, read_journal
@@ -230,8 +232,10 @@ print(trainer.train(total_steps=10**12).stopped_by)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_cleanly_with_what_was_learnt(number, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGINT, "interrupt"), (signal.SIGTERM, "SIGTERM"), (signal.SIGUSR1, "SIGUSR1")]
+)
+def test_a_signal_leaves_cleanly_with_what_was_learnt(number, name, tmp_path):
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "run" / "metrics.jsonl"
@@ -239,7 +243,7 @@ def test_a_signal_leaves_cleanly_with_what_was_learnt(number, tmp_path):
         pass
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert out.strip() == "interrupt", err
+    assert out.strip() == name, err
     assert "Traceback" not in err
     identity = json.loads((tmp_path / "run" / "run.json").read_text())
     assert identity["status"] == "interrupted"
@@ -291,12 +295,23 @@ def test_a_disk_that_cannot_be_written_is_one_line(tmp_path):
         make_trainer(run_dir=tmp_path / "file" / "run")
 
 
-def test_a_full_disk_in_the_middle_stops_the_run_with_one_line_and_the_policy_in_memory(tmp_path):
-    trainer = make_trainer(run_dir=tmp_path / "run")
-    trainer.record.folder._journal = open("/dev/full", "w")  # noqa: SIM115
+def test_a_journal_on_a_full_disk_is_one_line_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
+    def full(operation, path):
+        if operation == "before append":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "observe", full)
+    trainer = make_trainer(run_dir=tmp_path / "run", verbose=True)
     with pytest.raises(ludus.LudusError, match=r"metrics.jsonl: cannot be written \(No space left on device\)"):
         trainer.train(total_steps=512)
+    said = capsys.readouterr().err
+    assert said.count("No space left on device); its rows are kept in memory, training goes on") == 1
     assert ludus.load_policy(tmp_path / "run")(np.zeros(4)) in (0, 1)
+    monkeypatch.setattr(files, "observe", lambda operation, path: None)
+    trainer.train(total_steps=576)
+    rows = read_journal(tmp_path / "run")
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+    assert [row["steps"] for row in rows if row["kind"] == "train"] == list(range(64, 577, 64))
 
 
 def test_a_policy_that_cannot_be_saved_is_one_line_and_stays_in_memory(tmp_path):

@@ -1,0 +1,184 @@
+"""A policy and its critic in plain PyTorch, as ludus exports them. This file needs torch and nothing else.
+
+    description = json.loads(Path("final_actor.json").read_text())
+    actor = Actor(**description)
+    actor.load_state_dict(torch.load("final_actor.pth", weights_only=True))
+    action = actor(observations)                 # a batch [n, ...] in, greedy actions [n, ...] out
+    action, memory = actor(observations, memory)  # if it has a memory; it begins with actor.initial_memory(n)
+
+Observations of a Dict or Tuple are a dict of tensors by the names in the description, and actions likewise.
+"""
+
+import itertools
+
+import torch
+from torch import nn
+
+ACTIVATIONS = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "gelu": lambda: nn.GELU(approximate="tanh"),
+    "silu": nn.SiLU,
+}
+
+
+def perceptron(sizes, activation):
+    """Linear layers with an activation between them."""
+    layers = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers[:-1])
+
+
+def nature_cnn(channels, features):
+    """The convolutions of Mnih et al. 2015, over images [n, channels, height, width] from 0 to 1."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 8, 4), nn.ReLU(),
+        nn.Conv2d(32, 64, 4, 2), nn.ReLU(),
+        nn.Conv2d(64, 64, 3, 1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(features, 512), nn.ReLU(),
+    )  # fmt: skip
+
+
+class Encoder(nn.Module):
+    """Observations to one vector: numbers normalised, bytes from 0 to 1, choices one-hot, images through a CNN."""
+
+    def __init__(self, observations, normalized):
+        """`observations` describes each leaf of the observation space."""
+        super().__init__()
+        self.observations = observations
+        self.images = nn.ModuleList(
+            nature_cnn(leaf["channels"], leaf["features"]) for leaf in observations if leaf["kind"] == "image"
+        )
+        if normalized:
+            size = sum(leaf["size"] for leaf in observations if leaf["kind"] == "numbers")
+            self.register_buffer("mean", torch.zeros(size))
+            self.register_buffer("variance", torch.ones(size))
+
+    def forward(self, obs):
+        """Return [n, outputs]."""
+        images, first, vectors = iter(self.images), 0, []
+        for leaf in self.observations:
+            x = obs[leaf["name"]] if isinstance(obs, dict) else obs
+            if leaf["kind"] == "image":
+                x = x if leaf["channels_first"] else x.permute(0, 3, 1, 2)
+                vectors.append(next(images)(x.float() / 255.0))
+                continue
+            x = x.flatten(1) if x.ndim > 1 else x[:, None]
+            if leaf["kind"] == "choices":
+                counts = [torch.arange(n, device=x.device) + start for n, start in leaf["choices"]]
+                vectors.append(torch.cat([x[:, i : i + 1] == count for i, count in enumerate(counts)], 1).float())
+                continue
+            x = x.float()
+            if leaf["kind"] == "bytes":
+                x = x / 255.0
+            elif leaf["kind"] == "numbers" and hasattr(self, "mean"):
+                rows = slice(first, first + leaf["size"])
+                x = ((x - self.mean[rows]) / (self.variance[rows] + 1e-8).sqrt()).clamp(-10.0, 10.0)
+                first += leaf["size"]
+            vectors.append(x)
+        return torch.cat(vectors, 1)
+
+
+class Network(nn.Module):
+    """What actor and critic share: an encoder, and a memory if there is one."""
+
+    def __init__(self, observations, normalized, inputs, memory_size):
+        """Build both."""
+        super().__init__()
+        self.encoder = Encoder(observations, normalized)
+        self.gru = nn.GRUCell(inputs, memory_size) if memory_size else None
+
+    def initial_memory(self, n):
+        """Memory of `n` episodes that begin."""
+        return torch.zeros(n, self.gru.hidden_size)
+
+    def features(self, obs, memory):
+        """Return the vector that the last layers see; it is the new memory too, if there is one."""
+        x = self.encoder(obs)
+        return x if self.gru is None else self.gru(x, memory)
+
+
+class Actor(Network):
+    """The greedy policy."""
+
+    def __init__(self, observations, normalized, inputs, memory_size, sizes, activation, actions, squash):
+        """`actions` describes each leaf of the action space; with `squash` numbers go through tanh (SAC)."""
+        super().__init__(observations, normalized, inputs, memory_size)
+        self.actions, self.squash = actions, squash
+        self.actor = perceptron(sizes, activation)
+        size = sum(leaf["size"] for leaf in actions if leaf["kind"] == "numbers")
+        if size:
+            self.register_buffer("action_low", torch.zeros(size))
+            self.register_buffer("action_high", torch.zeros(size))
+
+    def forward(self, obs, memory=None, action_mask=None):
+        """Return actions; with a memory, actions and the new memory."""
+        features = self.features(obs, memory)
+        outputs = self.actor(features)
+        if action_mask is not None:
+            outputs = outputs.masked_fill(~action_mask, float("-inf"))
+        action = self.decode(outputs)
+        return action if self.gru is None else (action, features)
+
+    def decode(self, outputs):
+        """Return the actions that the last layer's outputs stand for."""
+        actions, number = {}, 0
+        parts = outputs.split([leaf["size"] for leaf in self.actions], 1)
+        for leaf, x in zip(self.actions, parts, strict=True):
+            if leaf["kind"] == "choices":
+                sizes, starts = zip(*leaf["choices"], strict=True)
+                best = [part.argmax(1) for part in x.split(sizes, 1)]
+                x = torch.stack(best, 1) + torch.tensor(starts, device=x.device)
+            elif leaf["kind"] == "bits":
+                x = (x > 0).long()
+            else:
+                rows = slice(number, number + leaf["size"])
+                x, number = self.rescale(x, self.action_low[rows], self.action_high[rows]), rows.stop
+            actions[leaf["name"]] = x.reshape(-1, *leaf["shape"])
+        return actions.get("", actions)
+
+    def rescale(self, x, low, high):
+        """Map from -1 .. 1 onto the bounds, if there are two, and clip."""
+        x = torch.tanh(x) if self.squash else x
+        if torch.isfinite(low).all() and torch.isfinite(high).all():
+            x = (0.5 * low + 0.5 * high) + (0.5 * high - 0.5 * low) * x
+        return x.clamp(low, high)
+
+
+class Critic(Network):
+    """The value of observations (PPO), in units of the environment's rewards."""
+
+    def __init__(self, observations, normalized, inputs, memory_size, sizes, activation):
+        """Build the layers."""
+        super().__init__(observations, normalized, inputs, memory_size)
+        self.critic = perceptron(sizes, activation)
+        self.register_buffer("value_mean", torch.zeros(()))
+        self.register_buffer("value_scale", torch.ones(()))
+
+    def forward(self, obs, memory=None):
+        """Return values [n]; with a memory, values and the new memory."""
+        features = self.features(obs, memory)
+        value = self.value_mean + self.value_scale * self.critic(features)[:, 0]
+        return value if self.gru is None else (value, features)
+
+
+class TwinCritic(nn.Module):
+    """The value of observations and actions (SAC): the lesser of what two networks say."""
+
+    def __init__(self, observations, normalized, sizes, activation, action_size):
+        """Build the layers."""
+        super().__init__()
+        self.encoders = nn.ModuleList(Encoder(observations, normalized) for _ in range(2))
+        self.critics = nn.ModuleList(perceptron(sizes, activation) for _ in range(2))
+        self.register_buffer("action_low", torch.zeros(action_size))
+        self.register_buffer("action_high", torch.zeros(action_size))
+
+    def forward(self, obs, action):
+        """Return values [n] of actions as the environment takes them."""
+        half = 0.5 * self.action_high - 0.5 * self.action_low
+        middle = 0.5 * self.action_low + 0.5 * self.action_high
+        unit = (action.flatten(1) - middle) / torch.where(half > 0, half, 1.0)
+        pairs = zip(self.encoders, self.critics, strict=True)
+        return torch.stack([critic(torch.cat([encoder(obs), unit], 1))[:, 0] for encoder, critic in pairs]).amin(0)

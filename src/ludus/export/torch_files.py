@@ -1,0 +1,263 @@
+"""PyTorch: state dicts for the plain modules of `policy_module.py`, a copy of which lies beside them.
+
+`.pth` files are written here and read only to prove what was written; ludus itself loads safetensors.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ludus.critic import Critic
+from ludus.export.interface import Arrays
+from ludus.learning.normalize import location_and_scale, standard_deviation
+from ludus.networks.actor_critic import GRUActorCritic, MLPActorCritic
+from ludus.networks.encoder import Encoder, NatureCNN
+from ludus.networks.layers import ACTIVATIONS, Linear, Torso, action_size, vector_size
+from ludus.networks.soft_actor_critic import SoftActor, SoftCritic
+from ludus.policy import Policy
+from ludus.spaces import Box, Discrete, MultiBinary, MultiDiscrete, flatten, leaves
+from ludus.types import LudusError
+
+MODULE = "policy_module.py"
+STRIDES = (0, 2, 4)
+"""Places of the convolutions in `nature_cnn`; the dense layer comes at `DENSE`."""
+DENSE = 7
+
+Tensors = dict[str, Any]
+"""Arrays by the names that PyTorch has for them."""
+
+
+def write(learned: Policy | Critic, path: Path) -> None:
+    """Write a state dict, beside it the description that its module is built from, and the module."""
+    torch = _torch()
+    description, tensors = _actor(learned) if isinstance(learned, Policy) else _critic(learned)
+    state = OrderedDict((name, torch.from_numpy(np.array(x, np.float32))) for name, x in tensors.items())
+    torch.save(state, path)
+    path.with_suffix(".json").write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
+    source = Path(__file__).with_name(MODULE).read_text(encoding="utf-8")
+    path.with_name(MODULE).write_text(source, encoding="utf-8")
+
+
+def read_actor(path: Path) -> Callable[[Arrays], Arrays]:
+    """Return the policy in a file as a function of named arrays."""
+    torch, module = _module(path)
+    outputs: list[Any] = []
+    module.actor.register_forward_hook(lambda layers, inputs, output: outputs.append(output.numpy()))
+
+    def act(inputs: Arrays) -> Arrays:
+        tensors = {name: torch.from_numpy(np.array(x)) for name, x in inputs.items()}
+        with torch.no_grad():
+            answer = module(_observation(tensors), tensors.get("memory"), tensors.get("action_mask"))
+        action, memory = answer if isinstance(answer, tuple) else (answer, None)
+        actions = action if isinstance(action, dict) else {"": action}
+        named = {f"action/{name}" if name else "action": x.numpy() for name, x in actions.items()}
+        memories = {} if memory is None else {"next_memory": memory.numpy()}
+        return named | memories | _logits(module.actions, outputs.pop())
+
+    return act
+
+
+def read_critic(path: Path) -> Callable[[Arrays], Arrays]:
+    """Return the critic in a file as a function of named arrays: observations, memory, and `action` for SAC."""
+    torch, module = _module(path)
+
+    def value(inputs: Arrays) -> Arrays:
+        tensors = {name: torch.from_numpy(np.array(x)) for name, x in inputs.items()}
+        rest = [tensors[name] for name in ("action", "memory") if name in tensors]
+        with torch.no_grad():
+            answer = module(_observation(tensors), *rest)
+        return {"value": (answer[0] if isinstance(answer, tuple) else answer).numpy()}
+
+    return value
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise LudusError("format=torch: needs PyTorch (pip install 'ludus[torch]')") from error
+    return torch
+
+
+def _module(path: Path) -> tuple[Any, Any]:
+    """Load a file into a fresh module, as a user would."""
+    from ludus.export import policy_module
+
+    torch = _torch()
+    description = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    if "actions" in description:
+        kind = policy_module.Actor
+    else:
+        kind = policy_module.TwinCritic if "action_size" in description else policy_module.Critic
+    module = kind(**description)
+    module.load_state_dict(torch.load(path, weights_only=True))
+    return torch, module
+
+
+def _observation(tensors: dict[str, Any]) -> Any:
+    parts = {name[4:]: x for name, x in tensors.items() if name.startswith("obs")}
+    return parts.get("", parts)
+
+
+def _logits(actions: list[dict[str, Any]], outputs: np.ndarray) -> Arrays:
+    """Return the last layer's outputs as the policy lays logits out: one row for each choice, filled up with -inf."""
+    found, first = {}, 0
+    for leaf in actions:
+        columns, first = outputs[:, first : first + leaf["size"]], first + leaf["size"]
+        name = f"logits/{leaf['name']}" if leaf["name"] else "logits"
+        if leaf["kind"] == "bits" or (leaf["kind"] == "choices" and not leaf["shape"]):
+            found[name] = columns
+        elif leaf["kind"] == "choices":
+            sizes = [size for size, _ in leaf["choices"]]
+            rows, longest = np.split(columns, np.cumsum(sizes)[:-1], axis=1), max(sizes)
+            padded = [np.pad(x, ((0, 0), (0, longest - x.shape[1])), constant_values=-np.inf) for x in rows]
+            found[name] = np.stack(padded, axis=1)
+    return found
+
+
+def _actor(policy: Policy) -> tuple[dict[str, Any], Tensors]:
+    state, space = policy.state, policy.spec.action_space
+    module = state.network.merge(state.parameters)
+    if type(module) is SoftActor:
+        shared, shared_tensors = _shared(module, policy)
+        torso, head, squash = module.torso, module.mean, True
+    else:
+        shared, shared_tensors = _shared(_known(module, (MLPActorCritic, GRUActorCritic)), policy)
+        torso, head, squash = module.actor_torso, module.actor_head.layer, False
+    description, tensors = _perceptron("actor", torso, head)
+    bounds = [leaf.bounds for _, leaf in leaves(space) if isinstance(leaf, Box)]
+    if bounds:
+        low, high = zip(*bounds, strict=True)
+        tensors |= {"action_low": _flat(low), "action_high": _flat(high)}
+    actions = [_action(name, leaf) for name, leaf in leaves(space)]
+    return shared | description | {"actions": actions, "squash": squash}, shared_tensors | tensors
+
+
+def _critic(critic: Critic) -> tuple[dict[str, Any], Tensors]:
+    state = critic.state
+    if critic.algorithm.values_actions:
+        return _twin_critic(critic)
+    module = _known(state.network.merge(state.parameters), (MLPActorCritic, GRUActorCritic))
+    shared, shared_tensors = _shared(module, critic)
+    description, tensors = _perceptron("critic", module.critic_torso, module.critic_head)
+    mean, scale = location_and_scale(state.returns)
+    unit = 1.0 if state.rewards is None else standard_deviation(state.rewards)
+    return shared | description, shared_tensors | tensors | {"value_mean": mean * unit, "value_scale": scale * unit}
+
+
+def _twin_critic(critic: Critic) -> tuple[dict[str, Any], Tensors]:
+    state, space = critic.state, critic.spec.action_space
+    description, tensors = {}, {}
+    for i in range(len(state.parameters[0])):
+        module = _known(state.network.merge(tuple(leaf[i] for leaf in state.parameters)), (SoftCritic,))
+        seen, encoder = _encoder(module.encoder, critic)
+        layers, linear = _perceptron(f"critics.{i}", module.torso, module.head)
+        description = seen | layers | {"action_size": action_size(space)}
+        tensors |= {f"encoders.{i}.{name}": x for name, x in encoder.items()} | linear
+    low, high = space.bounds
+    return description, tensors | {"action_low": low.ravel(), "action_high": high.ravel()}
+
+
+def _known(module: Any, kinds: tuple[type, ...]) -> Any:
+    """Refuse a network that `policy_module.py` has no twin of; a subclass may compute something else."""
+    if type(module) not in kinds:
+        name = type(module).__name__
+        raise LudusError(f"format=torch: the network {name} is not mlp or gru; use onnx, stablehlo or safetensors")
+    return module
+
+
+def _shared(module: Any, learned: Policy | Critic) -> tuple[dict[str, Any], Tensors]:
+    """Encoder and memory."""
+    seen, encoder = _encoder(module.encoder, learned)
+    tensors = {f"encoder.{name}": x for name, x in encoder.items()}
+    has_memory = isinstance(module, GRUActorCritic)
+    if has_memory:
+        for ours, theirs in ((module.from_input, "ih"), (module.from_memory, "hh")):
+            weight, bias = _linear(ours)
+            tensors |= {f"gru.weight_{theirs}": weight, f"gru.bias_{theirs}": bias}
+    size = module.size if has_memory else None
+    return seen | {"inputs": module.encoder.outputs, "memory_size": size}, tensors
+
+
+def _encoder(encoder: Encoder, learned: Policy | Critic) -> tuple[dict[str, Any], Tensors]:
+    space, statistics = learned.spec.observation_space, learned.state.observations
+    tensors, observations, images = {}, [], 0
+    for (name, leaf), part in zip(leaves(space), encoder.parts, strict=True):
+        if isinstance(part, NatureCNN):
+            observations.append({"name": name, **_image_description(part)})
+            tensors |= {f"images.{images}.{key}": x for key, x in _image_tensors(part).items()}
+            images += 1
+        else:
+            observations.append({"name": name, **_observation_description(leaf)})
+    if statistics is not None:
+        known = [part for part in flatten(space, statistics) if part is not None]
+        if known:
+            tensors["mean"], tensors["variance"] = _flat([s.mean for s in known]), _flat([s.variance for s in known])
+    return {"observations": observations, "normalized": "mean" in tensors}, tensors
+
+
+def _observation_description(leaf: Any) -> dict[str, Any]:
+    if isinstance(leaf, Discrete | MultiDiscrete):
+        return {"kind": "choices", "choices": _choices(leaf)}
+    if leaf.dtype == "uint8":
+        return {"kind": "bytes", "size": vector_size(leaf)}
+    is_measured = isinstance(leaf, Box) and leaf.is_float
+    return {"kind": "numbers" if is_measured else "integers", "size": vector_size(leaf)}
+
+
+def _action(name: str, leaf: Any) -> dict[str, Any]:
+    rest = {"name": name, "size": vector_size(leaf), "shape": list(leaf.shape)}
+    if isinstance(leaf, Discrete | MultiDiscrete):
+        return rest | {"kind": "choices", "choices": _choices(leaf)}
+    return rest | {"kind": "bits" if isinstance(leaf, MultiBinary) else "numbers"}
+
+
+def _choices(leaf: Discrete | MultiDiscrete) -> list[tuple[int, int]]:
+    """Return, for each choice, among how many values and from which on."""
+    sizes = [leaf.n] if isinstance(leaf, Discrete) else leaf.sizes
+    return list(zip(sizes, np.broadcast_to(np.ravel(leaf.start), len(sizes)).tolist(), strict=True))
+
+
+def _image_description(part: NatureCNN) -> dict[str, Any]:
+    channels = part.convolutions[0].kernel.shape[2]
+    return {
+        "kind": "image",
+        "channels": channels,
+        "features": part.dense.kernel.shape[0],
+        "channels_first": part.channels_first,
+    }
+
+
+def _image_tensors(part: NatureCNN) -> Tensors:
+    """Filters and the dense layer, whose inputs are ordered by channel first here and by side first in ours."""
+    tensors = {}
+    for place, convolution in zip(STRIDES, part.convolutions, strict=True):
+        tensors[f"{place}.weight"] = np.transpose(convolution.kernel[...], (3, 2, 0, 1))  # HWIO -> OIHW
+        tensors[f"{place}.bias"] = convolution.bias[...]
+    weight, bias = _linear(part.dense)
+    channels = part.convolutions[-1].kernel.shape[3]
+    by_side = weight.reshape(len(weight), -1, channels)  # [512, height * width, channels]
+    tensors[f"{DENSE}.weight"] = by_side.swapaxes(1, 2).reshape(len(weight), -1)
+    return tensors | {f"{DENSE}.bias": bias}
+
+
+def _perceptron(name: str, torso: Torso, head: Linear) -> tuple[dict[str, Any], Tensors]:
+    layers = [*torso.layers, head]
+    sizes = [layers[0].kernel.shape[0], *(layer.kernel.shape[1] for layer in layers)]
+    tensors = {}
+    for i, layer in enumerate(layers):  # an activation stands between two layers
+        tensors[f"{name}.{2 * i}.weight"], tensors[f"{name}.{2 * i}.bias"] = _linear(layer)
+    activation = next(name for name, function in ACTIVATIONS.items() if function is torso.activation)
+    return {"sizes": sizes, "activation": activation}, tensors
+
+
+def _linear(layer: Linear) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(layer.kernel[...]).T, np.asarray(layer.bias[...])
+
+
+def _flat(arrays: Sequence[Any]) -> np.ndarray:
+    return np.concatenate([np.ravel(x) for x in arrays])
