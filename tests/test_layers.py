@@ -24,6 +24,7 @@ ALLOWED = {
     "interrupt": set(),
     "compilation": {"types"},
     "envs": {"envs", *SHARED},
+    "recording": {"envs", *SHARED},
     "rollout": {"rollout", "envs", "compilation", *SHARED},
     "networks": {"networks", *SHARED},
     "learning": {"learning", "networks", "replay", *SHARED},
@@ -130,8 +131,8 @@ def test_no_global_random_state():
 
 def test_public_names():
     assert sorted(ludus.__all__) == [
-        "ActorCritic", "Environment", "Evaluation", "GRU", "LudusError", "MLP", "Masked", "PPO", "Policy", "SAC",
-        "Step", "Trainer", "evaluate", "load_policy", "make_env", "register_env",
+        "ActorCritic", "Agent", "Environment", "Evaluation", "GRU", "LudusError", "MLP", "Masked", "PPO", "Policy",
+        "SAC", "Step", "Trainer", "evaluate", "load_policy", "make_env", "register_env",
     ]  # fmt: skip
     assert all(getattr(ludus, name) is not None for name in ludus.__all__)
     assert set(ludus.__all__) <= set(dir(ludus))

@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ludus.agent import Agent
     from ludus.envs.base import Environment
     from ludus.envs.registry import make_env, register_env
     from ludus.evaluation import Evaluation, evaluate
@@ -25,6 +26,7 @@ __all__ = [
     "PPO",
     "SAC",
     "ActorCritic",
+    "Agent",
     "Environment",
     "Evaluation",
     "LudusError",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "agent": ["Agent"],
     "envs.base": ["Environment"],
     "envs.registry": ["make_env", "register_env"],
     "evaluation": ["Evaluation", "evaluate"],
