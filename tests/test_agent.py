@@ -11,6 +11,7 @@ import ludus
 from dressed import DressedEnv
 from ludus.agent import saved_file
 from ludus.compilation import jit
+from ludus.critic import Critic
 from ludus.envs.probes import PROBES
 from ludus.envs.vector import VectorEnv
 from ludus.rollout.host import seeds_from
@@ -409,6 +410,21 @@ def test_a_saved_policy_is_complete_and_acts_without_the_agent(tmp_path):
 )
 def test_where_nets_are_saved(given, written, tmp_path):
     assert saved_file(tmp_path / given) == tmp_path / written
+
+
+@pytest.mark.requirement("S3.34")
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_pytorch_file_is_written_where_it_is_asked_for_and_can_be(is_installed, tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(ludus.agent, "find_spec", lambda name: is_installed or None)
+    monkeypatch.setattr("ludus.export.torch_files.write", lambda learned, path: written.append((type(learned), path)))
+    agent = small()
+    for suffix in ("", ".safetensors", ".pth"):
+        assert agent.save_policy_net(tmp_path / f"actor{suffix}") == tmp_path / "actor.safetensors"
+        assert agent.save_value_net(tmp_path / f"critic{suffix}") == tmp_path / "critic.safetensors"
+    expected = [(ludus.Policy, tmp_path / "actor.pth"), (Critic, tmp_path / "critic.pth")]
+    assert written == (expected if is_installed else [])
+    agent.load_policy_net(tmp_path / "actor.pth")
 
 
 def test_files_of_another_kind_are_refused_in_one_line(tmp_path):
