@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ludus.cli import main
+from ludus.policy import BEST, FINAL
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -45,8 +47,28 @@ def test_evaluation_commands_run(tmp_path, monkeypatch, capsys):
     for words in commands():
         if words[0].endswith("ludus") and words[1] == "evaluate":
             run = "runs/one" if words[2].startswith("--") else words[2]
-            assert main(["train", "env=CartPole-v1", "total_steps=1", "verbose=false", f"run_dir={run}"]) == 0
+            if not Path(run).exists():
+                assert main(["train", "env=CartPole-v1", "total_steps=1", "verbose=false", f"run_dir={run}"]) == 0
             assert main(words[1:]) == 0
+
+
+def test_commands_on_a_run_that_exists_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for i, words in enumerate(words for words in commands() if words[1:2] in (["resume"], ["verify-resume"])):
+        run = f"runs/{i}"
+        short = ["total_steps=2048", "eval_frequency=1", "verbose=false", f"run_dir={run}"]
+        assert main(["train", "env=CartPole-v1", *short]) == 0
+        rest = ["total_steps=4096" if word.startswith("total_steps=") else word for word in words[3:]]
+        assert main([words[1], run, *rest]) == 0
+
+
+def test_export_commands_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for i, words in enumerate(words for words in commands() if words[:2] == ["ludus", "export"]):
+        run = Path(f"runs/{i}")
+        assert main(["train", "env=Pendulum-v1", "total_steps=1", "verbose=false", f"run_dir={run}"]) == 0
+        shutil.copy(run / FINAL, run / BEST)  # so short a run has no best one
+        assert main(["export", str(run), *words[3:]]) == 0
 
 
 @pytest.mark.requirement("S1.32")

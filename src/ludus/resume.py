@@ -13,14 +13,14 @@ from typing import Any
 import jax
 
 from ludus.checkpoint import Checkpoint, Checkpoints
-from ludus.compilation import Options
+from ludus.compilation import OPTION_NAMES, Options
 from ludus.counting import Budget
 from ludus.envs.registry import make_env
 from ludus.keeping import CheckpointOptions
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.registry import build
 from ludus.policy import Policy
-from ludus.snapshot import ENV, check_env_arrays, put_back, shapes
+from ludus.snapshot import ENV, check_env_arrays, first_bad, put_back, shapes
 from ludus.tracking.run_folder import RunFolder, read_config
 from ludus.trainer import MEANING, Trainer, TrainState
 from ludus.types import LudusError
@@ -76,6 +76,7 @@ def policy_at(run: str | Path, start: int | str, algorithm: Any = None) -> Polic
         learner = trainer.algorithm.init(jax.random.key(0), trainer.spec)
         expected = {f"learner/{name}": shape for name, shape in shapes(learner).items()}
         arrays = checkpoint.read(expected, "learner/")
+        _check_finite(checkpoint, arrays)
         learner = put_back(learner, {name.removeprefix("learner/"): array for name, array in arrays.items()})
         return Policy(as_arrays(trainer.algorithm), trainer.algorithm.policy(learner), trainer.spec, trainer.env.id)
 
@@ -113,6 +114,10 @@ class Source:
         self.checkpoints = Checkpoints(run)
         self.step, self.checkpoint = self._choose(start, fallback)
         self.record = self.checkpoint.record
+        try:
+            _check_record(self.record, self.step)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise LudusError(f"{self.checkpoint.path}: its record is damaged ({error})") from error
         self.level = "exact"
 
     def check(self, trainer: Trainer, folder: RunFolder) -> None:
@@ -131,7 +136,7 @@ class Source:
         try:
             for name in MEANING:
                 _compare(name, self.record["meaning"][name], meaning[name])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, RecursionError) as error:
             raise LudusError(f"{self.checkpoint.path}: its record is damaged ({error})") from error
 
     def compiler_options(self) -> Options | None:
@@ -148,6 +153,9 @@ class Source:
         env = self.checkpoint.stated(ENV)
         check_env_arrays(env, self.record["steps"], trainer.env.num_envs)
         arrays = self.checkpoint.read(expected | env)
+        _check_finite(self.checkpoint, arrays)
+        if arrays["iteration"] != self.record["iteration"]:
+            raise LudusError(f"{self.checkpoint.path}: its state is of another iteration than its record")
         state = put_back(tree, arrays)
         saved = {name.removeprefix(ENV): arrays[name] for name in env}
         if trainer.collect == "steps" and not trainer.runner.restore(trainer.env, saved, state.carry):
@@ -196,8 +204,40 @@ class Source:
         if step is None and str(start).isdigit():
             step = int(start)
         if step not in steps:
-            raise LudusError(f"{self.run}: no checkpoint {start}; there are latest, best, {', '.join(map(str, steps))}")
+            names = ["latest", *(["best"] if self.checkpoints.best() is not None else []), *map(str, steps)]
+            raise LudusError(f"{self.run}: no checkpoint {start}; there are {', '.join(names)}")
         return step
+
+
+RECORD = {
+    "iteration": int, "steps": int, "episodes": int, "updates": int, "ordinal": int, "journal_rows": int,
+    "journal_bytes": int, "elapsed_seconds": float, "run": str, "meaning": dict, "made_with": dict,
+    "compiler_options": list, "marks": dict, "recent": list, "latest": dict, "written": dict,
+}  # fmt: skip
+"""What the record of every checkpoint holds."""
+
+
+def _check_record(record: dict[str, Any], step: int) -> None:
+    """Raise ValueError (or KeyError, TypeError) if a record does not say what a run needs to go on."""
+    for name, kind in RECORD.items():
+        if type(record[name]) is not kind or (kind in (int, float) and not 0 <= record[name] < 2**62):
+            raise ValueError(name)
+    if record["steps"] != step or not isinstance(record["made_with"]["platform"], str):
+        raise ValueError("steps or made_with")
+    for name, value in record["compiler_options"]:
+        if name not in OPTION_NAMES or type(value) not in (int, bool):
+            raise ValueError("compiler_options")  # others can make the compiler write files
+    pairs = [*record["recent"], *record["written"].values()]
+    numbers = [n for pair in pairs for n in pair] + [n for n in record["marks"].values() if n is not None]
+    if any(len(pair) != 2 for pair in pairs) or any(type(n) not in (int, float) for n in numbers):
+        raise ValueError("recent, written or marks")
+    if any(type(n) not in (int, float) for n in record["latest"].values()):
+        raise ValueError("latest")
+
+
+def _check_finite(checkpoint: Checkpoint, arrays: dict[str, Any]) -> None:
+    if bad := first_bad(arrays):
+        raise LudusError(f"{checkpoint.path}: {bad} holds a NaN or an infinity")
 
 
 def _compare(key: str, saved: Any, now: Any) -> None:
@@ -205,6 +245,7 @@ def _compare(key: str, saved: Any, now: Any) -> None:
         for name in sorted(saved.keys() | now.keys()):
             _compare(f"{key}.{name}", saved.get(name), now.get(name))
     elif saved != now:
+        saved, now = str(saved)[:200], str(now)[:200]
         raise LudusError(f"{key}={now}: the checkpoint was written with {saved}, and would mean something else now")
 
 
