@@ -22,9 +22,11 @@ train: install  ## Train PPO on CartPole-v1 and say what it reached.
 	$(BIN)/ludus train env=CartPole-v1
 
 # gymnax asks for an older Gymnasium than ours, which it does not need: hence without its dependencies.
+# PyTorch has another build for each kind of machine: hence without hashes.
 $(VENV)/.tests: requirements-dev.txt requirements-gymnax.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-gymnax.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	touch $@
 
 test: $(VENV)/.tests  ## Install what the tests need and run them.

@@ -28,7 +28,7 @@ def learned(algorithm: Any, spec: Spec, seed: int = 0) -> tuple[Policy, Critic]:
         noise = generator.normal(size=leaf.shape).astype(np.float32)
         if "variance" in name:
             return np.exp(noise)
-        inputs = max(1.0, float(np.prod(leaf.shape[:-1])))  # what comes out of a layer is about as large as what goes in
+        inputs = max(1.0, float(np.prod(leaf.shape[:-1])))  # so that no layer makes numbers much larger
         return np.asarray(leaf) + 0.7 * noise / np.float32(np.sqrt(inputs))
 
     state = algorithm.init(jax.random.key(seed), spec)

@@ -2,9 +2,8 @@
 
 The function is the whole of greedy acting: normalise, network, squash or choose, rescale, and the next memory. Its
 inputs are `obs` (one array for each leaf of a Dict or Tuple: `obs/camera`), `memory` if the policy has one, and
-`action_mask` if the environment shows one. Its
-outputs are `action`, `next_memory`, and `logits` where actions are chosen
-among a few, one row after the other for several choices.
+`action_mask` if the environment shows one. Its outputs are `action`, `next_memory`, and `logits` where actions are
+chosen among a few, one row after the other for several choices.
 """
 
 from collections.abc import Callable

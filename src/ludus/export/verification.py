@@ -83,16 +83,17 @@ def compare(policy: Policy, runtime: Runtime, seen: Observations) -> float:
 
 def compare_critic(policy: Policy, critic: Critic, runtime: Runtime, seen: Observations) -> float:
     """Do the same for a critic; SAC's judges the policy's actions, a recurrent one sees the policy's memory."""
-    judge, worst = values_of(critic), 0.0
+    judge, worst = _values_of(critic), 0.0
     for inputs, expected in answers(policy, seen):
         if critic.algorithm.values_actions:
             inputs = inputs | {"action": expected["action"]}
-        worst = max(worst, *(_share(judge(part)["value"], runtime(part)["value"]) for part in (inputs, _first(inputs))))
+        value = jax.device_get(judge(inputs)["value"])
+        worst = max(worst, _share(value, runtime(inputs)["value"]))
+        worst = max(worst, _share(value[:1], runtime(_first(inputs))["value"]))
     return _allowed(worst, "values", seen)
 
 
-def values_of(critic: Critic) -> Runtime:
-    """Return a critic as a function of named arrays."""
+def _values_of(critic: Critic) -> Runtime:
     one_memory = critic.initial_memory(1)
 
     @jax.jit
@@ -100,7 +101,7 @@ def values_of(critic: Critic) -> Runtime:
         obs, memory = from_inputs(critic, one_memory, inputs)
         return {"value": critic.algorithm.value(critic.state, memory, obs, inputs.get("action"))[1]}
 
-    return lambda inputs: jax.device_get(judge(inputs))
+    return judge
 
 
 def answers(policy: Policy, seen: Observations) -> Iterator[tuple[Arrays, Arrays]]:
