@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +31,7 @@ BLOCK_BYTES = 1 << 18
 MAX_BLOCKS = 1024
 MANIFEST_BYTES = 1 << 26
 """A manifest larger than this is not read."""
+MOST_DIMENSIONS = 32
 HEADER_BYTES = 1 << 22
 """What `state.safetensors` may be larger than its arrays."""
 LEFTOVERS = (".partial-", ".pruned-")
@@ -140,9 +140,11 @@ class Checkpoints:
 
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint: all of it, or nothing that could be taken for one. OSError if the disk fails."""
-        if snapshot.step in self.steps():
+        if snapshot.step in self.steps() and self._is_saved(snapshot.step):
             return  # training is deterministic: it would be the same
         files.make_folder(self.folder / BLOCKS)
+        if (self.folder / BLOCKS).is_symlink():
+            raise LudusError(f"{self.folder / BLOCKS}: is a link; what it leads to would be changed")
         self.sweep()
         try:
             self._write(snapshot)
@@ -151,6 +153,18 @@ class Checkpoints:
                 self.sweep()  # what is there of it may be what fills the disk
             raise
         self._prune()
+
+    def _is_saved(self, step: int) -> bool:
+        """Whether there is a good checkpoint of a step already, on which the next can build; a bad one is removed."""
+        try:
+            checkpoint = self.open(step)
+            checkpoint.verify()
+        except LudusError:
+            self._remove(step)
+            return False
+        self.point_to(step)
+        self.base = {name: list(names) for name, (*_, names) in checkpoint.blocks.items()}
+        return True
 
     def _write(self, snapshot: Snapshot) -> None:
         self.last_bytes = 0
@@ -165,7 +179,11 @@ class Checkpoints:
             self.last_bytes += len(data)
         files.sync_folder(partial)
         files.replace(partial, final)
-        self._verify(snapshot, names)
+        try:
+            self._verify(snapshot, names)
+        except LudusError:
+            self._remove(snapshot.step)  # it is none
+            raise
         self.point_to(snapshot.step)
         self.base = names
 
@@ -205,7 +223,7 @@ class Checkpoints:
             data = bytes(blocks.size(index)) if piece is None else _raw(piece)
             names.append(_sha256(data))
             path = folder / names[-1]
-            if not path.exists() or path.stat().st_size != len(data):
+            if not self._is_there(path, len(data)):
                 partial = folder / f".partial-{path.name}"
                 files.write(partial, [data])
                 files.rename(partial, path)
@@ -214,6 +232,13 @@ class Checkpoints:
         if fresh:
             files.sync_folder(folder)
         return names
+
+    def _is_there(self, path: Path, size: int) -> bool:
+        """Whether a piece was written before, and is still what it was."""
+        with contextlib.suppress(LudusError):
+            _verified(path, size, path.name, size)
+            return True
+        return False
 
     def _verify(self, snapshot: Snapshot, names: dict[str, list[str]]) -> None:
         """Read back what was just written; a disk that lies is found out before an older checkpoint goes."""
@@ -225,26 +250,26 @@ class Checkpoints:
 
     def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
         for step in self.steps():
-            with contextlib.suppress(LudusError):
-                yield step, self.open(step).record
+            if checkpoint := self._readable(step):
+                yield step, checkpoint.record
 
     def _prune(self) -> None:
         """Remove checkpoints that need not be kept, then pieces that no checkpoint names."""
-        saved = list(self._records())
-        kept = self.retention.kept(saved)
-        if not (gone := [step for step, _ in saved if step not in kept]):
-            return
-        for step in gone:
+        readable = {step: checkpoint for step in self.steps() if (checkpoint := self._readable(step))}
+        kept = self.retention.kept([(step, checkpoint.record) for step, checkpoint in readable.items()])
+        for step in readable.keys() - kept:
             self._remove(step)
-        needed: set[str] = set()
-        for step in self.steps():
-            try:
-                needed.update(*(names for _, _, _, names in self.open(step).blocks.values()))
-            except LudusError:
-                return  # an unreadable manifest may need any of them
+        if readable.keys() & kept != set(self.steps()):
+            return  # a checkpoint whose manifest is unreadable may need any of them
+        needed = {name for step in kept for *_, names in readable[step].blocks.values() for name in names}
         for path in (self.folder / BLOCKS).iterdir():
-            if path.name not in needed:
+            if _is_hash(path.name) and path.name not in needed:
                 files.remove(path)
+
+    def _readable(self, step: int) -> "Checkpoint | None":
+        with contextlib.suppress(LudusError):
+            return self.open(step)
+        return None
 
     def _remove(self, step: int) -> None:
         pruned = self.folder / f".pruned-{step}"
@@ -259,6 +284,9 @@ class Checkpoint:
     def __init__(self, folder: Path, step: int):
         """Read the manifest."""
         self.folder, self.path = folder, folder / str(step)
+        for path in (self.path, folder / BLOCKS):
+            if path.is_symlink():
+                raise LudusError(f"{path}: is a link out of the run")
         manifest = self._manifest()
         self.record: dict[str, Any] = manifest["record"]
         self.arrays = {name: Shape(tuple(shape), dtype) for name, (dtype, shape) in manifest["arrays"].items()}
@@ -313,13 +341,16 @@ class Checkpoint:
 
         try:
             stored = load(self.state_bytes())
-        except (SafetensorError, ValueError, KeyError) as error:
+        except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise LudusError(f"{self.path / STATE}: is not a safetensors file ({error})") from error
+        if stored.keys() != self.arrays.keys():
+            raise LudusError(f"{self.path / STATE}: holds other arrays than the manifest speaks of")
         arrays = {}
         for name, shape in self.arrays.items():
-            if name not in stored or stored[name].nbytes != _nbytes(shape):
+            dtype = _dtype(shape.dtype)
+            if name not in stored or stored[name].shape != shape.shape or stored[name].itemsize != dtype.itemsize:
                 raise LudusError(f"{self.path / STATE}: {name} is not the array that the manifest speaks of")
-            arrays[name] = stored[name].view(_dtype(shape.dtype)).reshape([n or 0 for n in shape.shape])
+            arrays[name] = stored[name].view(dtype)
         return arrays
 
     def _long_array(self, name: str) -> np.ndarray:
@@ -338,38 +369,45 @@ class Checkpoint:
         data = _bytes(path, MANIFEST_BYTES)
         try:
             manifest = json.loads(data)
-            told = manifest.pop("sha256")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise LudusError(f"{path}: is not a manifest ({type(error).__name__})") from error
-        if manifest.get("format") != FORMAT:
-            raise LudusError(f"{path}: format {str(manifest.get('format'))[:40]!r} is not {FORMAT!r}")
-        if not isinstance(told, str) or data != _signed(manifest) or _sha256(_canonical(manifest)) != told:
-            raise LudusError(f"{path}: is damaged (its SHA-256 is not what it says)")
-        try:
+            told, stated = manifest.pop("sha256"), manifest["format"]
+            if stated != FORMAT:
+                raise LudusError(f"{path}: format {str(stated)[:40]!r} is not {FORMAT!r}")
+            if not isinstance(told, str) or data != _signed(manifest) or _sha256(_canonical(manifest)) != told:
+                raise LudusError(f"{path}: is damaged (its SHA-256 is not what it says)")
             _check_manifest(manifest)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise LudusError(f"{path}: is not a manifest ({error})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise LudusError(f"{path}: is not a manifest ({type(error).__name__}: {str(error)[:80]})") from error
         return manifest
 
 
 def _check_manifest(manifest: dict[str, Any]) -> None:
     """Raise ValueError (or KeyError, TypeError) if a manifest, though undamaged, makes no sense."""
-    if not isinstance(manifest["record"], dict) or type(manifest["step"]) is not int:
+    record = manifest["record"]
+    if not isinstance(record, dict) or type(manifest["step"]) is not int:
         raise ValueError("record or step")
+    if not isinstance(record.get("score"), float | int | None) or not _is_count(record.get("ordinal", 0)):
+        raise ValueError("score or ordinal")
     state = manifest["files"][STATE]
     if not _is_count(state["size"]) or not _is_hash(state["sha256"]):
         raise ValueError(STATE)
     for name, (dtype, shape) in manifest["arrays"].items():
         _dtype(dtype)
-        if not all(_is_count(n) for n in shape):
-            raise ValueError(name)
+        _check_shape(name, shape)
     for name, entry in manifest["blocks"].items():
         shape, rows, hashes = entry["shape"], entry["rows"], entry["sha256"]
         _dtype(entry["dtype"])
-        if not shape or not all(_is_count(n) for n in [*shape, rows]) or rows < 1:
+        _check_shape(name, shape)
+        if not shape or not _is_count(rows) or rows < 1:
             raise ValueError(name)
-        if len(hashes) != -(-shape[0] // rows) or not all(map(_is_hash, hashes)):
+        if type(hashes) is not list or len(hashes) != -(-shape[0] // rows) or not all(map(_is_hash, hashes)):
             raise ValueError(name)
+
+
+def _check_shape(name: str, shape: Any) -> None:
+    if type(shape) is not list or len(shape) > MOST_DIMENSIONS or not all(map(_is_count, shape)):
+        raise ValueError(f"shape of {name}")
+    if not all(math.prod(shape[:i]) < 2**48 for i in range(len(shape) + 1)):
+        raise ValueError(f"size of {name}")
 
 
 def _raw(array: np.ndarray) -> memoryview:
@@ -423,14 +461,9 @@ def _verified(path: Path, size: int, digest: str, most: int) -> bytes:
 
 
 def _bytes(path: Path, most: int) -> bytes:
-    """Return the content of a regular file of at most so many bytes; a link is not followed out of the folder."""
+    """Return the content of a file of at most so many bytes."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(file, "rb") as handle:
-            size = os.fstat(handle.fileno()).st_size
-            if size > most:
-                raise LudusError(f"{path}: has {size:,} bytes, more than the {most:,} it may have")
-            return handle.read(most + 1)
+        return files.read(path, most)
     except OSError as error:
         raise LudusError(f"{path}: cannot be read ({error.strerror})") from error
 

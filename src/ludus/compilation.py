@@ -37,6 +37,10 @@ def compiler_options(work: float) -> Options:
     return (level, ("xla_cpu_use_fusion_emitters", False)) if in_haste else (level,)
 
 
+OPTION_NAMES = ("xla_backend_optimization_level", "xla_cpu_use_fusion_emitters")
+"""All that `compiler_options` ever sets; a recorded run that asks for others was not recorded by us."""
+
+
 @lru_cache(maxsize=128)
 def jit(function: Callable, options: Options, static: tuple[str, ...] = (), donate: tuple[str, ...] = ()) -> Callable:
     """Return `jax.jit` of a function with compiler options; the same object for the same arguments."""

@@ -5,8 +5,10 @@ be full, at every single one of them.
 """
 
 import contextlib
+import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ def make_folder(path: Path) -> None:
         if not folder.is_dir():
             with _operation("mkdir", folder):
                 folder.mkdir(exist_ok=True, mode=0o700)
+            sync_folder(folder.parent)
 
 
 def write(path: Path, parts: Iterable[Any]) -> None:
@@ -44,14 +47,30 @@ def write(path: Path, parts: Iterable[Any]) -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         for part in parts:
-            data = memoryview(part).cast("B")
-            while data:
+            data = memoryview(part)
+            data = data.cast("B") if data.nbytes else data
+            while data.nbytes:
                 with _operation("write", path):
                     data = data[os.write(file, data[:PIECE]) :]
         with _operation("fsync", path):
             os.fsync(file)
     finally:
         os.close(file)
+
+
+def read(path: Path, most: int) -> bytes:
+    """Return the content of a file of at most so many bytes; a link is not followed. OSError if it is not so."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise OSError(errno.ELOOP, "it is a link") if error.errno == errno.ELOOP else error from error
+    with os.fdopen(file, "rb") as handle:
+        status = os.fstat(handle.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        if status.st_size > most:
+            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than the {most:,} it may have")
+        return handle.read(status.st_size + 1)  # memory is taken for what is there, not for what may be there
 
 
 def rename(source: Path, target: Path) -> None:

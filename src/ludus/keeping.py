@@ -65,8 +65,9 @@ class Keeper:
         self.ordinal = 0
         self.last = {"iteration": 0, "steps": 0, "seconds": 0.0}
         self._writer: ThreadPoolExecutor | None = None
-        self._jobs: list[Future] = []
-        self._complaint: str | None = None
+        self._jobs: list[tuple[str, Future]] = []
+        self._complaints: dict[str, str] = {}
+        """What keeps a kind of file from being written: that another kind can be says nothing of this one."""
 
     def until_next(self, iterations: int, steps: int, steps_per_iteration: int) -> int:
         """Return how many iterations may be made at once so that none at which a checkpoint is due is passed."""
@@ -101,33 +102,36 @@ class Keeper:
 
         def write() -> None:
             before()
-            if bad := first_bad(snapshot.arrays):
+            if bad := first_bad(snapshot.arrays, snapshot.blocks):
                 raise LudusError(f"{bad} holds a NaN or an infinity: this state is not saved")
             assert self.checkpoints is not None
             self.checkpoints.save(snapshot)
             self.written = written
 
-        self.write(write)
+        self.write(write, "checkpoint")
 
-    def write(self, job: Callable[[], None]) -> None:
+    def write(self, job: Callable[[], None], what: str = "policy") -> None:
         """Let the other thread write something, after all that was given to it before."""
         self._writer = self._writer or ThreadPoolExecutor(1, "ludus-writer")
-        self._jobs.append(self._writer.submit(job))
+        self._jobs.append((what, self._writer.submit(job)))
 
     def settle(self, wait: bool = True) -> None:
         """Look at what was written (all of it, if `wait`); say once what went wrong, or stop if so configured."""
-        while self._jobs and (wait or self._jobs[0].done()):
-            error = self._jobs.pop(0).exception()
+        while self._jobs and (wait or self._jobs[0][1].done()):
+            what, job = self._jobs.pop(0)
+            error = job.exception()
             if error is not None and not isinstance(error, OSError | LudusError):
                 raise error
             text = None if error is None else getattr(error, "strerror", None) or str(error)
             if text and self.options.on_error == "stop":
-                raise LudusError(f"{self.folder}: cannot be saved ({text}); checkpoint.on_error=stop")
-            if text and text != self._complaint:
-                self.say(f"{self.folder}: cannot be saved ({text}); training goes on, the last checkpoint stays")
-            if self._complaint and not text:
-                self.say(f"{self.folder}: is saved again")
-            self._complaint = text
+                raise LudusError(f"{self.folder}: {what} cannot be saved ({text}); checkpoint.on_error=stop")
+            if text and text != self._complaints.get(what):
+                self.say(f"{self.folder}: {what} cannot be saved ({text}); training goes on, the last one stays")
+            if what in self._complaints and not text:
+                self.say(f"{self.folder}: {what} is saved again")
+            self._complaints = {name: said for name, said in self._complaints.items() if name != what}
+            if text:
+                self._complaints[what] = text
 
     def close(self) -> None:
         """Wait for everything and end the other thread; LudusError if the last thing to write failed."""
@@ -137,8 +141,8 @@ class Keeper:
             if self._writer is not None:
                 self._writer.shutdown()
                 self._writer = None
-        if self._complaint is not None:
-            raise LudusError(f"{self.folder}: cannot be saved ({self._complaint})")
+        for what, text in self._complaints.items():
+            raise LudusError(f"{self.folder}: {what} cannot be saved ({text})")
 
     def warn_of_full_disk(self) -> None:
         """Say so if the disk has not room for two checkpoints like the last."""

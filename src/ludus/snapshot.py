@@ -71,12 +71,17 @@ def put_back(blank: Any, arrays: dict[str, np.ndarray]) -> Any:
     return jax.tree_util.tree_map_with_path(filled, blank)
 
 
-def first_bad(arrays: dict[str, np.ndarray]) -> str | None:
+def first_bad(arrays: dict[str, np.ndarray], blocks: dict[str, Blocks] | None = None) -> str | None:
     """Return the name of an array of the learner that holds a NaN or an infinity, if any does."""
-    for name, array in arrays.items():
-        if name.startswith("learner/") and array.dtype.kind == "f" and not np.isfinite(array).all():
+    pieces = [(name, piece) for name, long in (blocks or {}).items() for piece in long.changed.values()]
+    for name, array in [*arrays.items(), *pieces]:
+        if name.startswith("learner/") and _is_float(array) and not np.isfinite(array).all():
             return name
     return None
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return jax.dtypes.issubdtype(array.dtype, np.floating)  # JAX's small floats as well
 
 
 def differences(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> list[str]:

@@ -72,7 +72,8 @@ def verify_resume(run: str | Path, iterations: int = 3) -> Comparison:
         code = f"from ludus.verify import go_on; go_on({str(resumed)!r}, {first})"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         if done.returncode:
-            raise LudusError(f"{run}: cannot be resumed ({done.stderr.strip().splitlines()[-1]})")
+            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise LudusError(f"{run}: cannot be resumed ({said[-1]})")
         return _compared(iterations, straight, resumed)
 
 

@@ -156,7 +156,6 @@ class Recorder:
             journal.append({"kind": "train", **self.counts, **_episode_figures(rows, i), **figures, **timing})
         return journal
 
-
     def _remember(self, episodes: int, return_sum: float) -> None:
         if episodes:
             self._recent.append((episodes, return_sum))

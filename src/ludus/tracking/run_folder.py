@@ -15,6 +15,8 @@ from ludus import files
 from ludus.types import LudusError
 
 CONFIG, IDENTITY, JOURNAL = "config.yaml", "run.json", "metrics.jsonl"
+MOST_BYTES = 1 << 20
+"""A configuration or identity longer than this is not read."""
 
 
 class RunFolder:
@@ -58,7 +60,7 @@ class RunFolder:
     def create(self) -> None:
         """Create the folder and the journal; of two runs that try at once, one is refused."""
         with self._writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            files.make_folder(self.path)
             try:
                 self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
             except FileExistsError as error:
@@ -119,7 +121,9 @@ class RunFolder:
         path = self.path / JOURNAL
         with self._writing(path):
             if self._journal is None:
-                self._journal = os.open(path, os.O_RDWR | os.O_APPEND)
+                self._open_again()
+            if self.trouble:
+                os.ftruncate(self._journal, self.bytes)  # half a row that could not be taken back then
             try:
                 files.observe("before append", path)
                 written = 0
@@ -130,6 +134,14 @@ class RunFolder:
                 raise
             self.bytes += len(self._pending)
             self._pending, self.trouble = b"", None
+
+    def _open_again(self) -> int:
+        """Open the journal that was closed; nobody else may have gone on with it."""
+        self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_APPEND)
+        self._lock()
+        if os.fstat(self._journal).st_size < self.bytes:
+            raise LudusError(f"{self.path / JOURNAL}: has been cut by another process")
+        return self._journal
 
     def sync(self) -> None:
         """Wait until the journal is on disk."""
@@ -164,11 +176,14 @@ def read_config(run: str | Path) -> dict[str, Any]:
     """Read the configuration of a run folder."""
     path = Path(run) / CONFIG
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = files.read(path, MOST_BYTES).decode()
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader)):
+            raise yaml.YAMLError("it has aliases, which a few lines can make endless")
+        config = yaml.safe_load(text)
     except OSError as error:
-        raise LudusError(f"{run}: is not a run folder ({path.name}: {error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise LudusError(f"{path}: is not readable YAML ({str(error).splitlines()[0]})") from error
+        raise LudusError(f"{run}: is not a run folder ({path.name}: {error.strerror or error})") from error
+    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LudusError(f"{path}: is not readable YAML ({_first_line(error)})") from error
     if not isinstance(config, dict):
         raise LudusError(f"{path}: is not a configuration")
     return config
@@ -178,13 +193,15 @@ def read_identity(run: str | Path) -> dict[str, Any]:
     """Read what a run is and how it stands."""
     path = Path(run) / IDENTITY
     try:
-        identity = json.loads(path.read_text(encoding="utf-8"))
+        identity = json.loads(files.read(path, MOST_BYTES))
     except OSError as error:
-        raise LudusError(f"{run}: is not a run folder ({path.name}: {error.strerror})") from error
+        raise LudusError(f"{run}: is not a run folder ({path.name}: {error.strerror or error})") from error
     except (ValueError, RecursionError) as error:
-        raise LudusError(f"{path}: is not readable JSON ({error})") from error
-    if not isinstance(identity, dict):
+        raise LudusError(f"{path}: is not readable JSON ({_first_line(error)})") from error
+    if not isinstance(identity, dict) or not isinstance(identity.get("id"), str):
         raise LudusError(f"{path}: says nothing of a run")
+    if not isinstance(identity.get("resumed", []), list):
+        raise LudusError(f"{path}: says nothing of how the run was resumed")
     return identity
 
 
@@ -192,10 +209,16 @@ def read_journal(run: str | Path) -> list[dict[str, Any]]:
     """Read every complete row of a run's journal; a last line that a crash cut short is left out."""
     path = Path(run) / JOURNAL
     try:
-        text = path.read_text(encoding="utf-8")
+        lines = path.read_bytes().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
     except OSError as error:
         raise LudusError(f"{path}: cannot be read ({error.strerror})") from error
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    except (ValueError, RecursionError) as error:
+        raise LudusError(f"{path}: is not readable JSON ({_first_line(error)})") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
 def plain(value: Any) -> Any:
