@@ -13,6 +13,9 @@ class DressedEnv:
 
     needs_restart = False
 
+    def snapshot(self):
+        return {}
+
     def __init__(self, env: VectorEnv, seed: int = 0):
         self.inner, self.id, self.num_envs, self.options = env, f"dressed:{env.id}", env.num_envs, ()
         self.observation_space, self.action_space = env.observation_space, env.action_space

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from ludus.policy import _space_from_data, _space_to_data
+from ludus.learned import _space_from_data, _space_to_data
 from ludus.spaces import (
     Box,
     Dict,

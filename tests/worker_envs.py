@@ -30,7 +30,7 @@ class Ledger(gymnasium.Env):
 
     def __init__(self, folder: str = "", length: int = LENGTH, slow_start: float = 0.0, broken_start: str = ""):
         self.folder, self.length, self.slow_start = Path(folder or "/nonexistent"), length, slow_start
-        self.seed, self.episode, self.waited = 0, -1, {}
+        self.seed, self.episode, self.waited, self.resets = 0, -1, {}, 0
         if broken_start:
             self.commit(broken_start)
 
@@ -39,8 +39,9 @@ class Ledger(gymnasium.Env):
         if seed is not None:
             time.sleep(self.slow_start)
             self.slow_start, self.seed, self.episode = 0.0, seed % 65536, -1
-        if self.episode >= 0 and self.order("slow reset"):
+        if self.resets and self.order("slow reset"):
             time.sleep(1000)
+        self.resets += 1
         self.episode, self.t = self.episode + 1, 0
         return self.observation(), {}
 

@@ -171,7 +171,7 @@ class Checkpoints:
         names = {name: self._write_blocks(name, blocks) for name, blocks in snapshot.blocks.items()}
         partial, final = self.folder / f".partial-{snapshot.step}", self.folder / str(snapshot.step)
         files.make_folder(partial)
-        state, written = _safetensors(snapshot.arrays), {}
+        state, written = as_safetensors(snapshot.arrays), {}
         for name, data in ((STATE, state), (MANIFEST, None)):
             data = _manifest(snapshot, written, names) if data is None else data
             files.write(partial / name, [data])
@@ -440,7 +440,8 @@ def _canonical(manifest: dict[str, Any]) -> bytes:
     return json.dumps(manifest, sort_keys=True, allow_nan=False).encode()
 
 
-def _safetensors(arrays: dict[str, np.ndarray]) -> bytes:
+def as_safetensors(arrays: dict[str, np.ndarray]) -> bytes:
+    """Return arrays as the content of a safetensors file."""
     from safetensors.numpy import save
 
     # Types that safetensors has no name for, such as JAX's small floats, are stored as their bits.

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from ludus import files
-from ludus.checkpoint import Checkpoints
+from ludus.checkpoint import Checkpoints, as_safetensors
 from ludus.counting import Budget
 from ludus.keeping import CheckpointOptions
 from ludus.learning.faults import FAULTS
@@ -213,13 +213,11 @@ def _first_operation(arguments: tuple[Any, ...]) -> str:
 
 
 def _write_batch(path: Path, rollout: Any) -> Path:
-    from safetensors.numpy import save
-
     leaves = jax.tree_util.tree_flatten_with_path(rollout)[0]
     arrays = {name_of(p): np.array(x, order="C") for p, x in leaves if getattr(x, "dtype", None) is not None}
     try:
         files.make_folder(path.parent)
-        files.write_whole(path, save(arrays))
+        files.write_whole(path, as_safetensors(arrays))
     except OSError as error:
         raise LudusError(f"{path}: cannot be written ({error.strerror})") from error
     return path
