@@ -1,5 +1,6 @@
 """A saved critic is complete, judges in the environment's units, and a file that is not one is refused by name."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import ludus
-from learned_cases import ARM, NAMED, learned
+from learned_cases import ARM, NAMED, SAC_OPTIONS, learned
 from ludus.critic import Critic, load_critic, save_critic
 from ludus.learning.normalize import normalize
 from ludus.networks.layers import from_environment, to_environment
@@ -176,12 +177,26 @@ NAME = "parameters/critic_head/bias"
     (lambda a, h: (a, h | {"algorithm": '{"name": "evil"}'}), "its header is damaged"),
     (lambda a, h: (a, h | {"action_space": '{"kind": "os"}'}), "its header is damaged"),
     (lambda a, h: (a, {n: x for n, x in h.items() if n != "env"}), "its header is damaged"),
+    (lambda a, h: (a, h | {"num_envs": "100000000000"}), "its header is damaged"),
+    (lambda a, h: (a, h | {"algorithm": h["algorithm"].replace("[64, 64]", "[64, 9999999]")}), "layers of 99"),
+    (lambda a, h: (a, h | {"algorithm": h["algorithm"].replace("[64, 64]", "[64, -64]")}), "its header is damaged"),
+    (lambda a, h: (a, h | {"observation_space": h["observation_space"].replace("[5]", "[9999999]")}), "layers of 99"),
+    (lambda a, h: (a, h | {"action_space": '{"kind": "Discrete", "n": 99999999, "start": 0}'}), "layers of 99"),
 ])  # fmt: skip
 def test_hostile_files_are_refused_with_name_and_reason(kept, change, reason):
     file, load, _ = kept
     rewritten(file, change)
     with pytest.raises(ludus.LudusError, match=rf"part.safetensors: .*{reason}"):
         load(file)
+
+
+def test_loading_makes_no_room_for_a_replay(tmp_path):
+    policy, critic = learned(*NAMED["sac"])
+    huge = dataclasses.replace(ludus.SAC(**SAC_OPTIONS), replay_size=10**12)
+    save_policy(Policy(huge, policy.state, policy.spec, "huge"), tmp_path / "policy.safetensors")
+    save_critic(Critic(huge, critic.state, critic.spec, "huge"), tmp_path / "critic.safetensors")
+    assert load_policy(tmp_path / "policy.safetensors").algorithm.replay_size == 10**12
+    assert load_critic(tmp_path / "critic.safetensors").env_id == "huge"
 
 
 def test_a_policy_is_no_critic(tmp_path):

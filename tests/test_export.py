@@ -14,7 +14,7 @@ import ludus.export
 import zoo
 from learned_cases import ARM, NAMED, learned, space_case
 from ludus import cli
-from ludus.critic import load_critic, save_critic
+from ludus.critic import load_critic
 from ludus.export import export_policy, onnx_graph, torch_files
 from ludus.export.verification import drawn, played
 from ludus.learning.algorithm import as_arrays
@@ -392,15 +392,17 @@ def test_ludus_export_says_what_is_missing(trained, capsys, monkeypatch):
     assert capsys.readouterr().err == "ludus: format=onnx: needs onnx (pip install 'ludus[onnx]')\n"
 
 
+@pytest.mark.requirement("S3.34")
 def test_the_critic_goes_along_if_the_run_has_one(trained, tmp_path, capsys):
-    policy = ludus.load_policy(trained)
-    _, critic = learned(ludus.PPO(), policy.spec)
-    save_critic(critic, trained / "policies" / "final_critic.safetensors")
-    assert cli.main(["export", str(trained), "--format", "torch", "--output", str(tmp_path / "out")]) == 0
-    assert {f"final_{part}.{end}" for part in ("actor", "critic") for end in ("pth", "json", "safetensors")} <= {
-        path.name for path in (tmp_path / "out").iterdir()
-    }
-    (trained / "policies" / "final_critic.safetensors").unlink()
+    ends = ("json", "pth", "safetensors")
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    for parts in (("actor", "critic"), ("actor",)):
+        out = tmp_path / str(len(parts))
+        assert cli.main(["export", str(run), "--format", "torch", "--output", str(out)]) == 0
+        expected = {"policy_module.py", *(f"final_{part}.{end}" for part in parts for end in ends)}
+        assert {path.name for path in out.iterdir()} == expected
+        (run / "policies" / "final_critic.safetensors").unlink(missing_ok=True)
 
 
 def test_the_policy_is_not_changed_by_exporting(tmp_path):

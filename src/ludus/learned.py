@@ -15,6 +15,7 @@ import numpy as np
 
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.registry import build, describe
+from ludus.networks.layers import vector_size
 from ludus.spaces import (
     Box,
     Dict,
@@ -29,6 +30,9 @@ from ludus.spaces import (
     unflatten,
 )
 from ludus.types import LudusError, Masked, Spec, split_mask
+
+MOST_ENVS = 2**24
+"""A file that says it was trained in more environments is not believed."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +108,22 @@ def load(kind: type[Kind], format: str, file: Path, algorithm: Any, part: Callab
         spaces = [_space_from_data(json.loads(header[name])) for name in ("observation_space", "action_space")]
         spec = Spec(*spaces, num_envs=int(header["num_envs"]))
         env_id, description = header["env"], json.loads(header["algorithm"])
-        algorithm = build(description) if algorithm is None else algorithm
+        if algorithm is None:
+            _check_size(spec, description["network"], arrays)
+            algorithm = build(description)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise LudusError(f"{file}: its header is damaged ({type(error).__name__}: {error})") from error
-    blank = part(algorithm, algorithm.init(jax.random.key(0), spec))
+    blank = part(algorithm, algorithm.blank(spec))
     return kind(as_arrays(algorithm), _filled(blank, arrays, file), spec, env_id)
+
+
+def _check_size(spec: Spec, network: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Refuse a header that describes more than the file holds, before a network of that size is built."""
+    held = sum(array.size for array in arrays.values())
+    sizes = [size for size in jax.tree.leaves(network) if isinstance(size, int)]
+    sizes += [vector_size(leaf) for space in (spec.observation_space, spec.action_space) for _, leaf in leaves(space)]
+    if not all(0 < size <= held for size in sizes) or not 0 < spec.num_envs <= MOST_ENVS:
+        raise ValueError(f"it describes layers of {max(sizes)}, and the file holds {held} numbers in all")
 
 
 def _read(file: Path, format: str, noun: str) -> tuple[dict[str, str], dict[str, np.ndarray]]:

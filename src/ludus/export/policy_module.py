@@ -44,6 +44,9 @@ def nature_cnn(channels, features):
 class Encoder(nn.Module):
     """Observations to one vector: numbers normalised, bytes from 0 to 1, choices one-hot, images through a CNN."""
 
+    mean: torch.Tensor
+    variance: torch.Tensor
+
     def __init__(self, observations, normalized):
         """`observations` describes each leaf of the observation space."""
         super().__init__()
@@ -88,11 +91,12 @@ class Network(nn.Module):
         """Build both."""
         super().__init__()
         self.encoder = Encoder(observations, normalized)
+        self.memory_size = memory_size
         self.gru = nn.GRUCell(inputs, memory_size) if memory_size else None
 
     def initial_memory(self, n):
         """Memory of `n` episodes that begin."""
-        return torch.zeros(n, self.gru.hidden_size)
+        return torch.zeros(n, self.memory_size)
 
     def features(self, obs, memory):
         """Return the vector that the last layers see; it is the new memory too, if there is one."""
@@ -102,6 +106,9 @@ class Network(nn.Module):
 
 class Actor(Network):
     """The greedy policy."""
+
+    action_low: torch.Tensor
+    action_high: torch.Tensor
 
     def __init__(self, observations, normalized, inputs, memory_size, sizes, activation, actions, squash):
         """`actions` describes each leaf of the action space; with `squash` numbers go through tanh (SAC)."""
@@ -166,6 +173,9 @@ class Critic(Network):
 
 class TwinCritic(nn.Module):
     """The value of observations and actions (SAC): the lesser of what two networks say."""
+
+    action_low: torch.Tensor
+    action_high: torch.Tensor
 
     def __init__(self, observations, normalized, sizes, activation, action_size):
         """Build the layers."""

@@ -1,6 +1,7 @@
 """What an algorithm is: a frozen dataclass of hyperparameters with a few pure functions.
 
     state                   = algorithm.init(key, spec)
+    state                   = algorithm.blank(spec)
     policy                  = algorithm.policy(state)
     critic                  = algorithm.critic(state)
     memory                  = algorithm.initial_memory(policy, n)
@@ -33,6 +34,10 @@ class Algorithm(Protocol):
 
     def init(self, key: jax.Array, spec: Spec) -> Any:
         """Return the learner's whole state: networks, optimiser, normalisers, replay."""
+        ...
+
+    def blank(self, spec: Spec) -> Any:
+        """Return a state whose `policy` and `critic` have the right shapes; the rest of it may be smaller than real."""
         ...
 
     def policy(self, state: Any) -> Any:

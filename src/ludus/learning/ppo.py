@@ -229,6 +229,10 @@ class PPO:
             network,
         )
 
+    def blank(self, spec: Spec) -> PPOState:
+        """Any state will do."""
+        return self.init(jax.random.key(0), spec)
+
     def policy(self, state: PPOState) -> PPOPolicy:
         """Parameters and observation statistics."""
         return PPOPolicy(state.parameters, state.observations, state.network)

@@ -189,6 +189,11 @@ class SAC:
             networks,
         )
 
+    def blank(self, spec: Spec) -> SACState:
+        """A state with the smallest replay: neither policy nor critic has one."""
+        smallest = dataclasses.replace(self, replay_size=self.unroll_length * spec.num_envs)
+        return smallest.init(jax.random.key(0), spec)
+
     def policy(self, state: SACState) -> SACPolicy:
         """The actor and what it needs."""
         actor = state.learner.parameters.actor
