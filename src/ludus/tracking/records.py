@@ -71,7 +71,9 @@ class Recorder:
 
     def snapshot(self) -> dict[str, Any]:
         """Return what a resumed run needs to go on counting, as JSON knows it."""
-        return {**self.counts, "elapsed_seconds": self.elapsed, "recent": self._recent, "latest": self.latest}
+        # Copies: it is written on another thread, while these lists go on growing.
+        recent, latest = list(self._recent), dict(self.latest)
+        return {**self.counts, "elapsed_seconds": self.elapsed, "recent": recent, "latest": latest}
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Go on counting from there."""

@@ -120,17 +120,17 @@ class RunFolder:
         """Write the rows that wait."""
         path = self.path / JOURNAL
         with self._writing(path):
-            if self._journal is None:
-                self._open_again()
+            journal = self._open_again() if self._journal is None else self._journal
             if self.trouble:
-                os.ftruncate(self._journal, self.bytes)  # half a row that could not be taken back then
+                os.ftruncate(journal, self.bytes)  # half a row that could not be taken back then
             try:
                 files.observe("before append", path)
                 written = 0
                 while written < len(self._pending):
-                    written += os.write(self._journal, self._pending[written:])
+                    written += os.write(journal, self._pending[written:])
+                files.observe("after append", path)
             except OSError:
-                os.ftruncate(self._journal, self.bytes)  # no half row stays
+                os.ftruncate(journal, self.bytes)  # no half row stays
                 raise
             self.bytes += len(self._pending)
             self._pending, self.trouble = b"", None
