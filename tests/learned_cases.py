@@ -40,8 +40,8 @@ def learned(algorithm: Any, spec: Spec, seed: int = 0) -> tuple[Policy, Critic]:
     return Policy(arrays, policy, spec, "object:Case"), Critic(arrays, critic, spec, "object:Case")
 
 
-BYTES = Box(0, 255, (40, 36, 3), "uint8")
-CHANNELS_FIRST = Box(0, 255, (2, 40, 36), "uint8")
+BYTES = Box(0, 255, (52, 44, 3), "uint8")  # large enough that the convolutions leave more than one place
+CHANNELS_FIRST = Box(0, 255, (2, 52, 44), "uint8")
 PENDULUM = Spec(Box(-8.0, 8.0, (3,)), Box(-2.0, 2.0, (1,)), 4)
 ARM = Spec(Box(-np.inf, np.inf, (5,)), Box((-1.0, 0.0), (3.0, 0.5), (2,)), 4)
 

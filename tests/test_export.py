@@ -26,9 +26,9 @@ FORMATS = ["safetensors", "torch", "onnx", "stablehlo"]
 OBSERVATIONS = np.random.default_rng(1).normal(size=(33, 5)).astype(np.float32)
 
 
-def check_all(policy, critic, folder, seen=None) -> None:
+def check_all(policy, critic, folder, seen) -> None:
     """Export in every format, proven on the same observations."""
-    batch = None if seen is None else jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen.obs)
+    batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen.obs)
     for format in FORMATS:
         exported = export_policy(policy, format, folder / format, critic=critic, observations=batch)
         assert exported.difference <= 1e-5
@@ -40,7 +40,11 @@ def check_all(policy, critic, folder, seen=None) -> None:
 @pytest.mark.requirement("S3.34")
 @pytest.mark.parametrize("name", NAMED)
 def test_every_network_travels(name, tmp_path):
-    check_all(*learned(*NAMED[name]), tmp_path)
+    policy, critic = learned(*NAMED[name])
+    seen = drawn(policy)
+    if "image" in name:  # twin critics of 256 images take a CPU many seconds
+        seen = seen._replace(obs=seen.obs[:4])
+    check_all(policy, critic, tmp_path, seen)
 
 
 @pytest.mark.parametrize("name", zoo.CASES)
