@@ -197,6 +197,8 @@ class Checkpoints:
         dropped = [other for other in self.steps() if other > step]
         for other in dropped:
             self._remove(other)
+        self.sweep()
+        self._prune()  # which a crash may have kept the run from
         return dropped
 
     def sweep(self) -> None:
@@ -262,7 +264,8 @@ class Checkpoints:
         if readable.keys() & kept != set(self.steps()):
             return  # a checkpoint whose manifest is unreadable may need any of them
         needed = {name for step in kept for *_, names in readable[step].blocks.values() for name in names}
-        for path in (self.folder / BLOCKS).iterdir():
+        blocks = self.folder / BLOCKS
+        for path in blocks.iterdir() if blocks.is_dir() and not blocks.is_symlink() else ():
             if _is_hash(path.name) and path.name not in needed:
                 files.remove(path)
 

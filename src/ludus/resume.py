@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
-from ludus.checkpoint import Checkpoint, Checkpoints
+from ludus.checkpoint import Checkpoint, Checkpoints, Shape
 from ludus.compilation import OPTION_NAMES, Options
 from ludus.counting import Budget
 from ludus.envs.registry import make_env
@@ -150,23 +151,35 @@ class Source:
         expected = shapes(blank)
         tree = jax.eval_shape(lambda: blank)
         blank = jax.tree.map(lambda _: None, blank)  # its memory is free for what is read now
-        env = self.checkpoint.stated(ENV)
-        check_env_arrays(env, self.record["steps"], trainer.env.num_envs)
-        arrays = self.checkpoint.read(expected | env)
-        _check_finite(self.checkpoint, arrays)
-        if arrays["iteration"] != self.record["iteration"]:
-            raise LudusError(f"{self.checkpoint.path}: its state is of another iteration than its record")
+        arrays = self.arrays(expected, trainer.env.num_envs)
         state = put_back(tree, arrays)
-        saved = {name.removeprefix(ENV): arrays[name] for name in env}
+        saved = {name.removeprefix(ENV): array for name, array in arrays.items() if name.startswith(ENV)}
         if trainer.collect == "steps" and not trainer.runner.restore(trainer.env, saved, state.carry):
             self.level = "episode"
         return state
+
+    def arrays(self, expected: dict[str, Shape], num_envs: int) -> dict[str, np.ndarray]:
+        """Return the arrays of the state, which are expected, and those of the environments, if all make sense."""
+        path, env = self.checkpoint.path, self.checkpoint.stated(ENV)
+        check_env_arrays(path, env, self.record["steps"], num_envs)
+        arrays = self.checkpoint.read(expected | env)
+        _check_finite(self.checkpoint, arrays)
+        if arrays["iteration"] != self.record["iteration"]:
+            raise LudusError(f"{path}: its state is of another iteration than its record")
+        lengths, most = arrays.get(f"{ENV}lengths", np.zeros(0)), max(self.record["steps"], 1024 * num_envs)
+        if not all(-1 <= n <= most for n in lengths.ravel().tolist()):
+            raise LudusError(f"{path}: {ENV}lengths holds episodes that are longer than the run")
+        return arrays
 
     def go_on(self, trainer: Trainer) -> None:
         """Take back what the run did after the checkpoint, and say from where it goes on."""
         folder, record = trainer.record.folder, self.record
         assert folder is not None
-        dropped = self.checkpoints.drop_after(self.step)
+        assert trainer.keeper.checkpoints is not None
+        try:
+            dropped = trainer.keeper.checkpoints.drop_after(self.step)
+        except OSError as error:
+            raise LudusError(f"{self.run}: cannot be written ({error.strerror})") from error
         folder.cut(record["journal_rows"], record["journal_bytes"])
         history = [*folder.identity.get("resumed", []), {"steps": self.step, "level": self.level}]
         folder.write_identity(resumed=history)

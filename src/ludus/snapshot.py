@@ -4,6 +4,7 @@ Long arrays that are written row after row (a replay, the recorded actions of a 
 the rows that are new since the last checkpoint are copied.
 """
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -139,11 +140,11 @@ def _added(rows: list[np.ndarray], before: int) -> Blocks:
     return blocks
 
 
-def check_env_arrays(stated: dict[str, Shape], steps: int, num_envs: int) -> None:
+def check_env_arrays(path: Path, stated: dict[str, Shape], steps: int, num_envs: int) -> None:
     """Refuse recorded actions that are more than the steps that were made, before memory is taken for them."""
     for name, shape in stated.items():
         if shape.shape and (shape.shape[0] or 0) > max(steps, 1024 * num_envs):
-            raise LudusError(f"checkpoint: {name} is {shape}, more than {steps} steps can have left behind")
+            raise LudusError(f"{path}: {name} is {shape}, more than {steps} steps can have left behind")
 
 
 def _data(leaf: Any) -> Any:
