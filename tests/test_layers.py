@@ -33,7 +33,7 @@ ALLOWED = {
     "tracking": {"tracking", "files", *SHARED},
     "checkpoint": {"files", "types"},
     "snapshot": {"checkpoint", "envs", "replay", "types"},
-    "keeping": {"checkpoint", "files", "snapshot", "types"},
+    "keeping": {"checkpoint", "files", "policy", "snapshot", "types"},
     "learned": {"learning", "networks", *SHARED},
     "policy": {"learned"},
     "critic": {"learned", *SHARED},

@@ -11,12 +11,14 @@ from typing import Any, Literal, get_args
 
 from ludus import files
 from ludus.checkpoint import Checkpoints, Retention, Snapshot
+from ludus.policy import Policy, save_policy
 from ludus.snapshot import Written, first_bad, take
 from ludus.types import LudusError
 
 OnError = Literal["continue", "stop"]
 POLICIES = Path("policies")
-BEST_RETURN, BEST_EVALUATION = "best_return_pi_ckpt", "best_eval_pi_ckpt"
+BEST = {"return": "best_return_pi_ckpt", "evaluation": "best_eval_pi_ckpt"}
+"""Names of the policies that were best by the mean return of recent episodes, and by an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,26 @@ class CheckpointOptions:
             raise LudusError(f"checkpoint.on_error={self.on_error}: must be one of {', '.join(get_args(OnError))}")
 
 
+@dataclass
+class Marks:
+    """What a run remembers of itself besides counts: it is saved with every checkpoint."""
+
+    judged_at: int = 0
+    """The iteration after which the policy was last judged."""
+    milestones: int = 0
+    """How many of the policies on the way have been saved."""
+    best_return: float | None = None
+    best_evaluation: float | None = None
+    best_score: float | None = None
+
+
 class Keeper:
     """Saves one run. Without a folder it saves nothing."""
 
-    def __init__(self, run: Path | None, options: CheckpointOptions, say: Callable[[str], None]):
+    def __init__(self, run: Path | None, options: CheckpointOptions, num_checkpoints: int, say: Callable[[str], None]):
         """Nothing is written yet."""
-        self.options, self.say = options, say
+        self.options, self.num_checkpoints, self.say = options, num_checkpoints, say
+        self.marks = Marks()
         retention = Retention(options.keep_last, options.keep_best, options.keep_every)
         self.checkpoints = None if run is None else Checkpoints(run, retention)
         self.folder = run
@@ -68,9 +84,10 @@ class Keeper:
         self._jobs: list[tuple[str, Future]] = []
         self._complaints: dict[str, str] = {}
         """What keeps a kind of file from being written: that another kind can be says nothing of this one."""
+        self._is_best = self._has_warned = False
 
-    def until_next(self, iterations: int, steps: int, steps_per_iteration: int) -> int:
-        """Return how many iterations may be made at once so that none at which a checkpoint is due is passed."""
+    def until_next(self, iterations: int, steps: int, steps_per_iteration: int, total_steps: int | None) -> int:
+        """Return how many iterations may be made at once so that none after which something is saved is passed."""
         gaps = [2**31]
         if self.checkpoints is None:
             return gaps[0]
@@ -78,7 +95,52 @@ class Keeper:
             gaps.append(every - iterations % every)
         if every := int(self.options.every_steps):
             gaps.append(-(-(every - steps % every) // steps_per_iteration))
+        if (milestone := self._milestone(total_steps)) is not None:
+            gaps.append(-(-(milestone - steps) // steps_per_iteration))
         return min(gaps)
+
+    def passes_milestone(self, steps: int, total_steps: int | None) -> bool:
+        """Whether one of the policies on the way is to be saved."""
+        return (milestone := self._milestone(total_steps)) is not None and steps >= milestone
+
+    def keep_milestones(self, steps: int, total_steps: int | None, policy: Policy) -> None:
+        """Save the policy as the next of those on the way."""
+        while self.passes_milestone(steps, total_steps):
+            self.marks.milestones += 1
+            self._keep_policy(f"pi_ckpt{self.marks.milestones}", policy)
+
+    def is_to_judge(self, iterations: int, by_evaluation: bool) -> bool:
+        """Whether the policy is to be compared with the best so far: after evaluations, and now and then besides."""
+        every = self.options.every_iterations
+        is_time = by_evaluation or (every and iterations % every == 0)
+        return bool(is_time and iterations and self.marks.judged_at != iterations)
+
+    def keep_if_best(self, kind: Literal["return", "evaluation"], value: float | None, policy: Callable) -> None:
+        """Save the policy if it is better than any before by this kind of figure."""
+        best = getattr(self.marks, f"best_{kind}")
+        if value is not None and (best is None or value > best):
+            setattr(self.marks, f"best_{kind}", value)
+            if self.checkpoints is not None:
+                self._keep_policy(BEST[kind], policy())
+
+    def judged(self, iterations: int, score: float | None) -> None:
+        """Take note that the policy was judged; the best by score is worth a checkpoint."""
+        marks = self.marks
+        marks.judged_at = iterations
+        if score is not None and (marks.best_score is None or score > marks.best_score):
+            marks.best_score, self._is_best = score, True
+
+    def _milestone(self, total_steps: int | None) -> int | None:
+        """Return the step at which the next of the policies on the way is saved."""
+        number = self.marks.milestones + 1
+        if self.checkpoints is None or total_steps is None or number > self.num_checkpoints:
+            return None
+        return -(-total_steps * number // (self.num_checkpoints + 1))
+
+    def _keep_policy(self, name: str, policy: Policy) -> None:
+        assert self.folder is not None
+        path = self.folder / POLICIES / f"{name}.safetensors"
+        self.write(lambda: save_policy(policy, path))
 
     def is_due(self, iterations: int, steps: int, seconds: float) -> bool:
         """Whether a checkpoint should be written now."""
@@ -86,7 +148,8 @@ class Keeper:
             return False
         o, last = self.options, self.last
         return bool(
-            (o.every_iterations and iterations // o.every_iterations > last["iteration"] // o.every_iterations)
+            self._is_best
+            or (o.every_iterations and iterations // o.every_iterations > last["iteration"] // o.every_iterations)
             or (o.every_steps and steps // o.every_steps > last["steps"] // o.every_steps)
             or (o.every_minutes and seconds - last["seconds"] >= 60 * o.every_minutes)
         )
@@ -95,6 +158,8 @@ class Keeper:
         """Copy the state and let the other thread write it; `before` is called there first."""
         assert self.checkpoints is not None
         self.settle()
+        self._warn_of_full_disk()
+        self._is_best = False
         arrays, blocks, written = take(state, env, self.written)
         self.ordinal += 1
         snapshot = Snapshot(record["steps"], arrays, blocks, {**record, "ordinal": self.ordinal, "written": written})
@@ -144,11 +209,11 @@ class Keeper:
         for what, text in self._complaints.items():
             raise LudusError(f"{self.folder}: {what} cannot be saved ({text})")
 
-    def warn_of_full_disk(self) -> None:
-        """Say so if the disk has not room for two checkpoints like the last."""
-        if self.checkpoints is not None and self.folder is not None and self.folder.exists():
-            free, needed = files.free_bytes(self.folder), 2 * self.checkpoints.last_bytes
-            if free < needed:
-                self.say(
-                    f"{self.folder}: only {free / 1e6:,.0f} MB are free, and two checkpoints take {needed / 1e6:,.0f}"
-                )
+    def _warn_of_full_disk(self) -> None:
+        """Say so, once, if the disk has not room for two checkpoints like the last."""
+        if self.checkpoints is None or self.folder is None or self._has_warned or not self.checkpoints.last_bytes:
+            return
+        free, needed = files.free_bytes(self.folder), 2 * self.checkpoints.last_bytes
+        if free < needed:
+            self._has_warned = True
+            self.say(f"{self.folder}: {free / 1e6:,.0f} MB are free, but two checkpoints take {needed / 1e6:,.0f} MB")

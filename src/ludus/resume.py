@@ -17,13 +17,14 @@ from ludus.checkpoint import Checkpoint, Checkpoints, Shape
 from ludus.compilation import OPTION_NAMES, Options
 from ludus.counting import Budget
 from ludus.envs.registry import make_env
+from ludus.iteration import TrainState
 from ludus.keeping import CheckpointOptions
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.registry import build
 from ludus.policy import Policy
 from ludus.snapshot import ENV, check_env_arrays, first_bad, put_back, shapes
 from ludus.tracking.run_folder import RunFolder, read_config
-from ludus.trainer import MEANING, Trainer, TrainState
+from ludus.trainer import MEANING, Trainer
 from ludus.types import LudusError
 
 WORKERS = ("num_workers", "worker_timeout", "on_worker_fault")

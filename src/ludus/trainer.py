@@ -1,6 +1,6 @@
-"""The conductor: one iteration is collect, then update; a chunk is many of them; `Trainer` runs chunks.
+"""The conductor: runs iterations in chunks, and between them records, evaluates, saves and stops.
 
-The outer loop (record, evaluate, stop) is the same text for both kinds of environment.
+It is the same text for both kinds of environment.
 """
 
 import contextlib
@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ludus import __version__, counting
@@ -25,17 +24,18 @@ from ludus.critic import FINAL as FINAL_CRITIC
 from ludus.critic import Critic, save_critic
 from ludus.evaluation import Evaluation, evaluate_state
 from ludus.interrupt import Interrupt
-from ludus.keeping import BEST_EVALUATION, BEST_RETURN, POLICIES, CheckpointOptions, Keeper
+from ludus.iteration import Context, Plan, TrainState, copied, iteration
+from ludus.keeping import CheckpointOptions, Keeper, Marks
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.faults import FAULTS
 from ludus.learning.registry import describe
 from ludus.policy import FINAL, Policy, save_policy
 from ludus.rollout import runner
-from ludus.seeding import folded, stream
+from ludus.seeding import stream
 from ludus.tracking.console import duration
 from ludus.tracking.records import Recorder
 from ludus.tracking.run_folder import RunFolder, plain
-from ludus.types import EpisodeStats, LudusError, Rollout, RolloutKeys, Spec
+from ludus.types import LudusError, RolloutKeys, Spec
 
 CAPACITY = 256
 """The most iterations that one chunk can hold; chunk lengths below it share one program."""
@@ -45,34 +45,6 @@ FINAL_EPISODES = 100
 """Episodes of the evaluation at the end of a run."""
 MEANING = ("env", "env_options", "num_envs", "seed", "collect", "algorithm")
 """Settings that a resumed run cannot change: the saved state would mean something else."""
-
-
-class Plan(NamedTuple):
-    """What is compiled into an iteration."""
-
-    env: Any
-    num_steps: int
-    whole_episodes: bool
-    options: Options
-
-
-class Context(NamedTuple):
-    """What the iterations of one call to `train` share: traced values, so none of them is compiled in."""
-
-    algorithm: Any
-    keys: Any
-    limits: Counters
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class TrainState:
-    """The whole of training: what a checkpoint must hold for a run to go on as if nothing had happened."""
-
-    learner: Any
-    carry: Any
-    iteration: Any
-    counters: Counters
 
 
 @dataclass(frozen=True)
@@ -96,63 +68,6 @@ class TrainResult:
             f"{self.steps:,} steps, {self.episodes:,} episodes, {self.updates:,} updates in {duration(self.seconds)}, "
             f"stopped by {self.stopped_by}{reached}{where}"
         )
-
-
-def learn(
-    context: Context, learner: Any, counters: Counters, rollout: Rollout, stats: EpisodeStats, key: jax.Array
-) -> tuple[Any, Counters, dict[str, jax.Array]]:
-    """Update from one rollout and count it, unless it was faulty; `halt` is set when the run is over."""
-    limits = context.limits
-    progress = jnp.maximum(
-        counting.share(counters.steps, limits.steps), counting.share(counters.episodes, limits.episodes)
-    )
-    learner, metrics = context.algorithm.update(learner, rollout._replace(progress=jnp.minimum(progress, 1.0)), key)
-    healthy = metrics["fault"] == 0
-    after = Counters(counting.add(counters.steps, stats.steps), counting.add(counters.episodes, stats.episodes))
-    after = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), after, counters)
-    over = counting.reached(after.steps, limits.steps) | counting.reached(after.episodes, limits.episodes)
-    counts = {name: x for name, x in stats._asdict().items() if name != "info"}
-    return learner, after, {**counts, **metrics, "halt": (over | ~healthy).astype(jnp.int32)}
-
-
-def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
-    """Collect, then update: the whole of training, written once for both kinds of environment."""
-    keys = folded(context.keys, state.iteration)
-    policy = context.algorithm.policy(state.learner)
-    carry, rollout, stats = runner(plan.env).collect(
-        context.algorithm, plan.env, policy, state.carry, keys["rollout"], plan.num_steps, plan.whole_episodes
-    )
-    update = runner(plan.env).compile_update(learn, plan.options, donate=("learner",))
-    # On the host, names in `info` come and go: they may not be part of what is compiled.
-    counted = stats._replace(info={})
-    learner, counters, row = update(context, state.learner, state.counters, rollout, counted, keys["update"])
-    carry, number = _go_on(row["fault"] == 0, carry, state.carry, state.iteration)
-    return TrainState(learner, carry, number, counters), {**row, **stats.info}
-
-
-@jax.jit
-def _go_on(healthy: jax.Array, carry: Any, old: Any, number: Any) -> tuple[Any, jax.Array]:
-    """Where the environments are after an iteration, and its number: if it was faulty, it has not happened."""
-    return jax.tree.map(lambda a, b: jnp.where(healthy, a, b), carry, old), number + healthy
-
-
-@jax.jit
-def _copy(tree: Any) -> Any:
-    """Copy every array, in one call."""
-    return jax.tree.map(jnp.copy, tree)
-
-
-@dataclass
-class Marks:
-    """What a run remembers of itself besides counts: it is saved with every checkpoint."""
-
-    scored_at: int = 0
-    """The iteration after which the policy was last judged."""
-    milestones: int = 0
-    """How many of the policies on the way have been saved."""
-    best_return: float | None = None
-    best_evaluation: float | None = None
-    best_score: float | None = None
 
 
 class Trainer:
@@ -204,10 +119,9 @@ class Trainer:
         self.algorithm, self.env, self.seed, self.collect = algorithm, env, int(seed), collect
         self.eval_frequency, self.eval_episodes = eval_frequency, eval_episodes
         self.runner = runner(env)
-        self.num_checkpoints = num_checkpoints
         self.record = Recorder(None if run_dir is None else RunFolder(run_dir), verbose)
-        self.keeper = Keeper(None if run_dir is None else Path(run_dir), checkpoint, self.record.console.say)
-        self.marks = Marks()
+        folder = None if run_dir is None else Path(run_dir)
+        self.keeper = Keeper(folder, checkpoint, num_checkpoints, self.record.console.say)
         self.final_episodes = FINAL_EPISODES
         self._source: Any = None
         self._budget: Budget | None = None
@@ -228,7 +142,7 @@ class Trainer:
         state = self.algorithm.policy(self.state.learner)
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
             state = self._last_policy  # an exception broke a chunk that had taken the state over
-        return Policy(self._arrays, _copy(state), self.spec, self.env.id)
+        return Policy(self._arrays, copied(state), self.spec, self.env.id)
 
     @property
     def critic(self) -> Critic | None:
@@ -236,7 +150,7 @@ class Trainer:
         state = self.algorithm.critic(self.state.learner)
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
             return None
-        return Critic(self._arrays, _copy(state), self.spec, self.env.id)
+        return Critic(self._arrays, copied(state), self.spec, self.env.id)
 
     def evaluate(self, episodes: int = FINAL_EPISODES) -> Evaluation:
         """Evaluate the policy as it is now, on environments and seeds that training never sees."""
@@ -341,7 +255,7 @@ class Trainer:
                 self._save()
             self.keeper.settle(wait=False)
             length = min(length, self._until_next(budget))
-            self._last_policy = _copy(self.algorithm.policy(self.state.learner))
+            self._last_policy = copied(self.algorithm.policy(self.state.learner))
             began = time.perf_counter()
             self._state, rows = self._repeat(context, self.state, length)
             seconds = time.perf_counter() - began
@@ -366,30 +280,18 @@ class Trainer:
     def _until_next(self, budget: Budget) -> int:
         """Return how many iterations may be made at once without passing one after which something is due."""
         record, per_iteration = self.record, self.env.num_envs * self.algorithm.rollout_length(self.env.num_envs)
-        gaps = [CAPACITY, self.keeper.until_next(record.iterations, record.steps, per_iteration)]
+        gap = self.keeper.until_next(record.iterations, record.steps, per_iteration, budget.total_steps)
         if self.eval_frequency:
-            gaps.append(self.eval_frequency - record.iterations % self.eval_frequency)
-        milestone = self._milestone(budget)
-        if milestone is not None:
-            gaps.append(-(-(milestone - record.steps) // per_iteration))
-        return max(1, min(gaps))
-
-    def _milestone(self, budget: Budget) -> int | None:
-        """Return the step at which the next of the policies on the way is saved."""
-        number = self.marks.milestones + 1
-        if self.record.folder is None or budget.total_steps is None or number > self.num_checkpoints:
-            return None
-        return -(-budget.total_steps * number // (self.num_checkpoints + 1))
+            gap = min(gap, self.eval_frequency - record.iterations % self.eval_frequency)
+        return max(1, gap)
 
     def _judge(self, interrupt: Interrupt, budget: Budget) -> bool:
         """Evaluate and keep the best where that is due, once; return False if a signal came in between."""
-        record, marks = self.record, self.marks
-        while (milestone := self._milestone(budget)) is not None and record.steps >= milestone:
-            marks.milestones += 1
-            self._keep_policy(f"pi_ckpt{marks.milestones}")
+        record, keeper = self.record, self.keeper
+        if keeper.passes_milestone(record.steps, budget.total_steps):
+            keeper.keep_milestones(record.steps, budget.total_steps, self.policy)
         by_evaluation = bool(self.eval_frequency) and record.iterations % self.eval_frequency == 0
-        every = self.keeper.options.every_iterations
-        if marks.scored_at == record.iterations or not (by_evaluation or (every and record.iterations % every == 0)):
+        if not keeper.is_to_judge(record.iterations, by_evaluation):
             return True
         if by_evaluation:
             try:
@@ -399,25 +301,15 @@ class Trainer:
                 return False
             finally:
                 interrupt.at_once = False
-            self._keep_best_evaluation(evaluation)
-        marks.scored_at = record.iterations
-        recent = record.recent_return
-        if recent is not None and recent > (-np.inf if marks.best_return is None else marks.best_return):
-            marks.best_return = recent
-            self._keep_policy(BEST_RETURN)
+            keeper.keep_if_best("evaluation", evaluation.summary()["mean_return"], lambda: self.policy)
+        keeper.keep_if_best("return", record.recent_return, lambda: self.policy)
+        keeper.judged(record.iterations, self._score())
         return True
 
-    def _keep_best_evaluation(self, evaluation: Evaluation) -> None:
-        mean, marks = evaluation.summary()["mean_return"], self.marks
-        if mean > (-np.inf if marks.best_evaluation is None else marks.best_evaluation):
-            marks.best_evaluation = mean
-            self._keep_policy(BEST_EVALUATION)
-
-    def _keep_policy(self, name: str) -> None:
-        """Save the policy as it is now under a name of its own, on the other thread."""
-        if self.record.folder is not None:
-            policy, path = self.policy, self.record.folder.path / POLICIES / f"{name}.safetensors"
-            self.keeper.write(lambda: save_policy(policy, path))
+    def _score(self) -> float | None:
+        """Return what checkpoints are compared by, as it is now."""
+        default = "eval_return_mean" if self.eval_frequency else "episode_return_mean"
+        return self.record.latest.get(self.keeper.options.best_by or default)
 
     def _last_evaluation(self, interrupt: Interrupt, stopped_by: str) -> tuple[Evaluation | None, str]:
         try:
@@ -427,7 +319,7 @@ class Trainer:
             return None, _name_of(interrupt)
         finally:
             interrupt.at_once = False
-        self._keep_best_evaluation(evaluation)
+        self.keeper.keep_if_best("evaluation", evaluation.summary()["mean_return"], lambda: self.policy)
         return evaluation, stopped_by
 
     def _evaluate_and_record(self, episodes: int) -> Evaluation:
@@ -440,8 +332,6 @@ class Trainer:
         folder, record = self.record.folder, self.record
         if folder is None or record.iterations == self.keeper.last["iteration"]:
             return
-        options, marks = self.keeper.options, self.marks
-        best_by = options.best_by or ("eval_return_mean" if self.eval_frequency else "episode_return_mean")
         position = {"journal_rows": folder.rows, "journal_bytes": folder.bytes}
         trouble = folder.trouble
 
@@ -453,8 +343,8 @@ class Trainer:
         saved = {
             **record.snapshot(),
             **position,
-            "marks": asdict(marks),
-            "score": record.latest.get(best_by),
+            "marks": asdict(self.keeper.marks),
+            "score": self._score(),
             "run": folder.identity["id"],
             "meaning": self.meaning(),
             "compiler_options": [list(option) for option in self.options],
@@ -530,10 +420,10 @@ class Trainer:
         """Take over a run: `train` will load its state from `source`."""
         record = source.record
         self._source, self._budget, self.record.folder = source, budget, folder
-        self.keeper = Keeper(folder.path, checkpoint, self.record.console.say)
+        self.keeper = Keeper(folder.path, checkpoint, self.keeper.num_checkpoints, self.record.console.say)
         try:
             self.record.restore(record)
-            self.marks = Marks(**record["marks"])
+            self.keeper.marks = Marks(**record["marks"])
             self.keeper.ordinal = record["ordinal"]
             self.keeper.written = {name: (count, cycle) for name, (count, cycle) in record["written"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -571,7 +461,7 @@ class Trainer:
             "collect": self.collect,
             "eval_frequency": self.eval_frequency,
             "eval_episodes": self.eval_episodes,
-            "num_checkpoints": self.num_checkpoints,
+            "num_checkpoints": self.keeper.num_checkpoints,
             "checkpoint": asdict(self.keeper.options),
             **budget._asdict(),
             "run_dir": str(self.record.folder.path) if self.record.folder else None,

@@ -19,6 +19,7 @@ import numpy as np
 from ludus import files
 from ludus.checkpoint import Checkpoints, as_safetensors
 from ludus.counting import Budget
+from ludus.iteration import Context, TrainState, learn
 from ludus.keeping import CheckpointOptions
 from ludus.learning.faults import FAULTS
 from ludus.resume import Source, rebuilt, resume
@@ -26,7 +27,7 @@ from ludus.rollout import runner
 from ludus.seeding import folded
 from ludus.snapshot import differences, name_of
 from ludus.tracking.run_folder import read_config, read_journal
-from ludus.trainer import Context, Trainer, TrainState, learn
+from ludus.trainer import Trainer
 from ludus.types import LudusError
 
 TIMINGS = ("elapsed_seconds", "steps_per_second")

@@ -1,0 +1,86 @@
+"""One iteration, the whole of training: collect, then update. Written once for both kinds of environment."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ludus import counting
+from ludus.compilation import Options
+from ludus.counting import Counters
+from ludus.rollout import runner
+from ludus.seeding import folded
+from ludus.types import EpisodeStats, Rollout
+
+
+class Plan(NamedTuple):
+    """What is compiled into an iteration."""
+
+    env: Any
+    num_steps: int
+    whole_episodes: bool
+    options: Options
+
+
+class Context(NamedTuple):
+    """What the iterations of one call to `train` share: traced values, so none of them is compiled in."""
+
+    algorithm: Any
+    keys: Any
+    limits: Counters
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TrainState:
+    """The whole of training: what a checkpoint must hold for a run to go on as if nothing had happened."""
+
+    learner: Any
+    carry: Any
+    iteration: Any
+    counters: Counters
+
+
+def learn(
+    context: Context, learner: Any, counters: Counters, rollout: Rollout, stats: EpisodeStats, key: jax.Array
+) -> tuple[Any, Counters, dict[str, jax.Array]]:
+    """Update from one rollout and count it, unless it was faulty; `halt` is set when the run is over."""
+    limits = context.limits
+    progress = jnp.maximum(
+        counting.share(counters.steps, limits.steps), counting.share(counters.episodes, limits.episodes)
+    )
+    learner, metrics = context.algorithm.update(learner, rollout._replace(progress=jnp.minimum(progress, 1.0)), key)
+    healthy = metrics["fault"] == 0
+    after = Counters(counting.add(counters.steps, stats.steps), counting.add(counters.episodes, stats.episodes))
+    after = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), after, counters)
+    over = counting.reached(after.steps, limits.steps) | counting.reached(after.episodes, limits.episodes)
+    counts = {name: x for name, x in stats._asdict().items() if name != "info"}
+    return learner, after, {**counts, **metrics, "halt": (over | ~healthy).astype(jnp.int32)}
+
+
+def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
+    """Collect, then update: the whole of training, written once for both kinds of environment."""
+    keys = folded(context.keys, state.iteration)
+    policy = context.algorithm.policy(state.learner)
+    carry, rollout, stats = runner(plan.env).collect(
+        context.algorithm, plan.env, policy, state.carry, keys["rollout"], plan.num_steps, plan.whole_episodes
+    )
+    update = runner(plan.env).compile_update(learn, plan.options, donate=("learner",))
+    # On the host, names in `info` come and go: they may not be part of what is compiled.
+    counted = stats._replace(info={})
+    learner, counters, row = update(context, state.learner, state.counters, rollout, counted, keys["update"])
+    carry, number = _go_on(row["fault"] == 0, carry, state.carry, state.iteration)
+    return TrainState(learner, carry, number, counters), {**row, **stats.info}
+
+
+@jax.jit
+def _go_on(healthy: jax.Array, carry: Any, old: Any, number: Any) -> tuple[Any, jax.Array]:
+    """Where the environments are after an iteration, and its number: if it was faulty, it has not happened."""
+    return jax.tree.map(lambda a, b: jnp.where(healthy, a, b), carry, old), number + healthy
+
+
+@jax.jit
+def copied(tree: Any) -> Any:
+    """Copy every array, in one call."""
+    return jax.tree.map(jnp.copy, tree)
