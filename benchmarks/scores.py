@@ -39,6 +39,16 @@ RUNS: dict[tuple[str, str], tuple[float, float] | None] = {
 }
 
 
+PAGE = """# Scores of the presets
+
+Written by `benchmarks/scores.py --seeds 3 --results scores.jsonl --table docs/scores.md`. Each figure is the mean
+return of 100 greedy episodes of the final policy, on seeds that training never saw; all seeds are shown. The reference
+is RL Baselines3 Zoo's benchmark, one tuned run with its deviation over episodes: the last column says whether the mean
+over our seeds is at least its mean less one deviation.
+
+"""
+
+
 def train(env: str, algorithm: str, seed: int, words: list[str]) -> dict[str, Any]:
     """Train a preset once and return what its final evaluation came to."""
     overrides = [f"env={env}", f"algorithm={algorithm}", f"seed={seed}", "eval_frequency=0", "verbose=false", *words]
@@ -101,7 +111,7 @@ def main() -> None:
             done.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
     if given.table:
-        given.table.write_text(table(done))
+        given.table.write_text(PAGE + table(done))
     print(json.dumps({"version": ludus.__version__, "runs": done}))
 
 
