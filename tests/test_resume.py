@@ -11,14 +11,19 @@ from safetensors.numpy import load_file
 
 import ludus
 from ludus.checkpoint import Checkpoints
+from ludus.cli import main
 from ludus.keeping import CheckpointOptions
 from ludus.snapshot import differences
+from ludus.tracking import records
 from ludus.tracking.run_folder import read_config, read_identity, read_journal
 from ludus.verify import journal_of, state_of, verify_resume
 from resume_runs import CASES, OFTEN, iterations, resumed_elsewhere, run, trainer
 
 
-@pytest.mark.requirement("S2.21", "S4.13", "S0.31")
+@pytest.mark.requirement("S2.21")
+@pytest.mark.requirement("S4.13")
+@pytest.mark.requirement("S4.12")
+@pytest.mark.requirement("S0.31")
 @pytest.mark.parametrize("case", CASES)
 def test_half_and_half_is_the_whole_bit_by_bit_across_processes(case, tmp_path):
     straight = tmp_path / "straight"
@@ -137,8 +142,12 @@ def test_a_damaged_checkpoint_is_named_and_fallback_takes_the_one_before(tmp_pat
     assert journal_of(tmp_path / "run") == journal
 
 
-@pytest.mark.requirement("S3.32", "S3.33", "S4.15", "S2.20")
-def test_policies_on_the_way_and_the_best_are_kept(tmp_path):
+@pytest.mark.requirement("S3.32")
+@pytest.mark.requirement("S3.33")
+@pytest.mark.requirement("S4.15")
+@pytest.mark.requirement("S1.22")
+def test_policies_on_the_way_and_the_best_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "WINDOW", 10)
     made = trainer("ppo jax", tmp_path / "run", num_checkpoints=3)
     made.train(total_steps=64 * 12)
     folder = tmp_path / "run" / "policies"
@@ -153,6 +162,37 @@ def test_policies_on_the_way_and_the_best_are_kept(tmp_path):
         assert (saved(obs) == half.policy(obs)).all()
     evaluations = [row["eval_return_mean"] for row in read_journal(tmp_path / "run") if row["kind"] == "evaluation"]
     assert made.keeper.marks.best_evaluation == max(evaluations)
+
+
+@pytest.mark.requirement("S2.20")
+@pytest.mark.requirement("S4.12")
+def test_a_checkpoint_comes_every_200_iterations_and_at_the_end(tmp_path):
+    run("ppo jax", tmp_path / "run", 450, checkpoint=CheckpointOptions(), eval_frequency=0)
+    assert Checkpoints(tmp_path / "run").steps() == [200 * 64, 400 * 64, 450 * 64]
+
+
+@pytest.mark.requirement("S2.22")
+@pytest.mark.requirement("S4.14")
+def test_a_checkpoint_can_be_evaluated_while_the_run_is_locked(tmp_path, capsys):
+    run("ppo jax", tmp_path / "run", 4)
+    going_on = ludus.Trainer.resume(tmp_path / "run", verbose=False)
+    half = trainer("ppo jax", None)
+    half.train(total_steps=iterations("ppo jax", 2))
+    expected = ludus.evaluate(half.policy, half.env, 5, seed=7).summary()
+    words = ["evaluate", str(tmp_path / "run"), "--checkpoint", "128", "--episodes", "5", "--seed", "7", "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out) == expected
+    going_on.record.folder.close()
+
+
+def test_the_best_return_is_the_mean_of_a_full_window(monkeypatch):
+    monkeypatch.setattr(records, "WINDOW", 4)
+    recorder = records.Recorder(None, verbose=False)
+    seen = []
+    for episodes, total in ((1, 100.0), (2, 2.0), (0, 0.0), (1, 6.0), (3, 3.0), (2, 20.0)):
+        recorder._remember(episodes, total)
+        seen.append(recorder.recent_return)
+    assert seen == [None, None, None, 108 / 4, 9 / 4, 23 / 5]
 
 
 @pytest.mark.requirement("S4.15")

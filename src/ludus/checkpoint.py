@@ -97,7 +97,7 @@ class Retention(NamedTuple):
         scored = [(record["score"], step) for step, record in saved if record.get("score") is not None]
         best = [step for _, step in sorted(scored, reverse=True)[: self.best]]
         nth = [step for step, record in saved if self.every and record.get("ordinal", 0) % self.every == 0]
-        return {*steps[len(steps) - max(self.last, 1) :], *best, *nth}
+        return {*steps[-max(self.last, 1) :], *best, *nth}
 
 
 def rows_per_block(shape: tuple[int, ...], dtype: Any) -> int:

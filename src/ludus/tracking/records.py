@@ -65,9 +65,12 @@ class Recorder:
 
     @property
     def recent_return(self) -> float | None:
-        """Mean return of the latest episodes: of as many whole iterations as it takes to have `WINDOW` of them."""
+        """Mean return of the latest episodes: of as many whole iterations as it takes to have `WINDOW` of them.
+
+        None before there are so many: the luck of a few episodes is not what a policy can do.
+        """
         episodes = sum(count for count, _ in self._recent)
-        return sum(total for _, total in self._recent) / episodes if episodes else None
+        return sum(total for _, total in self._recent) / episodes if episodes >= WINDOW else None
 
     def snapshot(self) -> dict[str, Any]:
         """Return what a resumed run needs to go on counting, as JSON knows it."""
