@@ -126,6 +126,8 @@ class Keeper:
     def judged(self, iterations: int, score: float | None) -> None:
         """Take note that the policy was judged; the best by score is worth a checkpoint."""
         marks = self.marks
+        if score is None and self.options.best_by and not marks.judged_at:
+            self.say(f"checkpoint.best_by={self.options.best_by}: the journal has no such figure so far")
         marks.judged_at = iterations
         if score is not None and (marks.best_score is None or score > marks.best_score):
             marks.best_score, self._is_best = score, True
