@@ -294,13 +294,8 @@ class Trainer:
         if not keeper.is_to_judge(record.iterations, by_evaluation):
             return True
         if by_evaluation:
-            try:
-                interrupt.at_once = True  # an evaluation changes nothing: a signal may cut it short
-                evaluation = self._evaluate_and_record(self.eval_episodes)
-            except KeyboardInterrupt:
+            if (evaluation := self._evaluated(interrupt, self.eval_episodes)) is None:
                 return False
-            finally:
-                interrupt.at_once = False
             keeper.keep_if_best("evaluation", evaluation.summary()["mean_return"], lambda: self.policy)
         keeper.keep_if_best("return", record.recent_return, lambda: self.policy)
         keeper.judged(record.iterations, self._score())
@@ -312,19 +307,21 @@ class Trainer:
         return self.record.latest.get(self.keeper.options.best_by or default)
 
     def _last_evaluation(self, interrupt: Interrupt, stopped_by: str) -> tuple[Evaluation | None, str]:
-        try:
-            interrupt.at_once = True
-            evaluation = self._evaluate_and_record(self.final_episodes)
-        except KeyboardInterrupt:
+        if (evaluation := self._evaluated(interrupt, self.final_episodes)) is None:
             return None, _name_of(interrupt)
-        finally:
-            interrupt.at_once = False
         self.keeper.keep_if_best("evaluation", evaluation.summary()["mean_return"], lambda: self.policy)
         return evaluation, stopped_by
 
-    def _evaluate_and_record(self, episodes: int) -> Evaluation:
-        evaluation = self.evaluate(episodes)
-        self.record.evaluated(evaluation)
+    def _evaluated(self, interrupt: Interrupt, episodes: int) -> Evaluation | None:
+        """Evaluate, and journal that; None if a signal cut it short, which it may: an evaluation changes nothing."""
+        try:
+            interrupt.at_once = True
+            evaluation = self.evaluate(episodes)
+        except KeyboardInterrupt:
+            return None
+        finally:
+            interrupt.at_once = False
+        self.record.evaluated(evaluation)  # a row is written whole, and once
         return evaluation
 
     def _save(self) -> None:
