@@ -29,12 +29,12 @@ class Exported(NamedTuple):
     files: list[Path]
     difference: float
     """The greatest that was seen, as a share of the largest number where that is above 1."""
-    observations: str
-    """How many there were, and where they come from."""
+    compared: str
+    """What was compared: how many observations from where, or the arrays themselves."""
 
     def __str__(self) -> str:
         """A line for each file, and one for the proof."""
-        proof = f"the same to {self.difference:.1e} on {self.observations}"
+        proof = f"the same to {self.difference:.1e} {self.compared}"
         return "\n".join([*map(str, self.files), proof])
 
 
@@ -43,7 +43,8 @@ class Job(NamedTuple):
 
     policy: Policy
     critic: Critic | None
-    seen: Observations
+    seen: Any
+    """Observations; None where nothing is run."""
     folder: Path
     name: str
 
@@ -75,11 +76,11 @@ def export_policy(
     # On the CPU and in full precision: a GPU would round to ten bits, and the file would be blamed for it.
     with jax.default_device(_cpu()), jax.default_matmul_precision("highest"):
         policy, critic = _on_cpu(policy), _on_cpu(critic)
-        seen = _observations(policy, env, observations)
+        seen = None if format == "safetensors" else _observations(policy, env, observations)
         with _Workshop(Path(folder)) as workshop:
             difference = FORMATS[format](Job(policy, critic, seen, workshop.path, name))
             files = workshop.hand_over()
-    return Exported(files, difference, str(seen))
+    return Exported(files, difference, "in every array, read again" if seen is None else f"on {seen}")
 
 
 class _Workshop:
