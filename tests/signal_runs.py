@@ -3,7 +3,6 @@
 One process imports everything, starts no thread and touches no device; each command is a fork of it.
 """
 
-import atexit
 import contextlib
 import json
 import os
@@ -54,7 +53,6 @@ class Command:
                 prepare()
                 code = main(words)
                 threading._shutdown()  # ty: ignore[unresolved-attribute]  as an interpreter does when it ends
-                atexit._run_exitfuncs()
             except KeyboardInterrupt:
                 code = 130
             finally:
