@@ -20,8 +20,12 @@ from ludus.checkpoint import Blocks, Checkpoints, Retention, Snapshot
 from ludus.tracking.run_folder import RunFolder, read_config, read_identity
 
 ROWS, PER_BLOCK = 53, 10
-files.PIECE = 700  # so that a file takes several writes
-os.fsync = lambda _: None  # a process that dies takes nothing with it: that it is called is what counts here
+
+
+def quicken() -> None:
+    """Let this process, which does nothing else, write files in many pieces and not wait for the disk."""
+    files.PIECE = 700
+    os.fsync = lambda _: None  # a process that dies takes nothing with it: that it is called is what counts here
 
 
 class Scenario(NamedTuple):
@@ -219,6 +223,7 @@ def check_next(folder: Path, scenario: Scenario) -> None:
 
 def points(scenario: Scenario, scratch: Path) -> Iterator[dict[str, Any]]:
     """Go through every crash point of a scenario; yield what each came to."""
+    quicken()
     prepared, trial = scratch / "prepared", scratch / "trial"
     shutil.rmtree(prepared, ignore_errors=True)
     prepare(prepared, scenario)
@@ -241,6 +246,7 @@ def points(scenario: Scenario, scratch: Path) -> Iterator[dict[str, Any]]:
 
 def run_folder_points(scratch: Path) -> Iterator[dict[str, Any]]:
     """Go through every crash point of writing down how a run stands."""
+    quicken()
     run = scratch / "run"
 
     def write() -> None:

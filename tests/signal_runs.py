@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ludus.trainer  # noqa: F401  imported once for all commands
-from kill_runs import MARK, undisturbed
+from kill_runs import MARK, quicken, undisturbed
 from ludus import config, files  # noqa: F401
 from ludus.checkpoint import Checkpoints
 from ludus.cli import main
@@ -178,6 +178,7 @@ def twice(seed: int, kind: str, scratch: Path) -> dict[str, Any]:
 
 def signals(start: int, stop: int, scratch: Path) -> Iterator[dict[str, Any]]:
     """Yield a row for each trial."""
+    quicken()
     references: dict[str, Reference] = {}
     for number in range(start, stop):
         if number % 4 == 3:
