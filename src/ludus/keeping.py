@@ -3,6 +3,7 @@
 Training waits for a copy of what changed; all else happens on another thread.
 """
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -164,7 +165,8 @@ class Keeper:
         self._is_best = False
         arrays, blocks, written = take(state, env, self.written)
         self.ordinal += 1
-        snapshot = Snapshot(record["steps"], arrays, blocks, {**record, "ordinal": self.ordinal, "written": written})
+        record = {**record, "ordinal": self.ordinal, "written": written}
+        snapshot = Snapshot(record["steps"], arrays, blocks, _as_json(record))
         self.last = {"iteration": record["iteration"], "steps": record["steps"], "seconds": record["elapsed_seconds"]}
 
         def write() -> None:
@@ -192,7 +194,7 @@ class Keeper:
             text = None if error is None else getattr(error, "strerror", None) or str(error)
             if text and self.options.on_error == "stop":
                 raise LudusError(f"{self.folder}: {what} cannot be saved ({text}); checkpoint.on_error=stop")
-            if text and text != self._complaints.get(what):
+            if text and what not in self._complaints:
                 self.say(f"{self.folder}: {what} cannot be saved ({text}); training goes on, the last one stays")
             if what in self._complaints and not text:
                 self.say(f"{self.folder}: {what} is saved again")
@@ -219,3 +221,16 @@ class Keeper:
         if free < needed:
             self._has_warned = True
             self.say(f"{self.folder}: {free / 1e6:,.0f} MB are free, but two checkpoints take {needed / 1e6:,.0f} MB")
+
+
+def _as_json(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record as JSON knows it, which has no infinity: a figure that is none is unknown, a setting its text."""
+    return {**_finite(record, lambda _: None), "meaning": _finite(record["meaning"], str)}
+
+
+def _finite(value: Any, instead: Callable[[float], Any]) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(entry, instead) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry, instead) for entry in value]
+    return instead(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -134,6 +134,8 @@ class Recorder:
             self.folder.close()
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
+        # JSON has no infinity; what overflowed is not known.
+        rows = [{k: v for k, v in row.items() if not isinstance(v, float) or np.isfinite(v)} for row in rows]
         for row in rows:
             self.latest |= {name: value for name, value in row.items() if name != "kind"}
         if self.folder is None:
@@ -162,7 +164,7 @@ class Recorder:
         return journal
 
     def _remember(self, episodes: int, return_sum: float) -> None:
-        if episodes:
+        if episodes and np.isfinite(return_sum):
             self._recent.append((episodes, return_sum))
             while sum(count for count, _ in self._recent[1:]) >= WINDOW:
                 del self._recent[0]
