@@ -34,7 +34,7 @@ ALLOWED = {
     "checkpoint": {"files", "types"},
     "snapshot": {"checkpoint", "envs", "replay", "types"},
     "keeping": {"checkpoint", "files", "policy", "snapshot", "types"},
-    "learned": {"learning", "networks", *SHARED},
+    "learned": {"files", "learning", "networks", *SHARED},
     "policy": {"learned"},
     "critic": {"learned", *SHARED},
     "export": {"export", "critic", "policy", "learned", "learning", "networks", "rollout", "compilation", *SHARED},

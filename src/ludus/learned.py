@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from ludus import files
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.registry import build, describe
 from ludus.networks.layers import vector_size
@@ -80,8 +81,7 @@ Kind = TypeVar("Kind", bound=Learned)
 
 def save(learned: Learned, format: str, path: Path) -> None:
     """Write one safetensors file; it appears whole or not at all."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as as_bytes
 
     header = {
         "format": format,
@@ -91,13 +91,11 @@ def save(learned: Learned, format: str, path: Path) -> None:
         "num_envs": str(learned.spec.num_envs),
         "env": learned.env_id,
     }
-    partial = path.with_suffix(".partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(_named_arrays(learned.state), partial, header)
-        partial.replace(path)
-    except (OSError, SafetensorError) as error:
-        raise LudusError(f"{path}: cannot be written ({error})") from error
+        files.make_folder(path.parent)
+        files.write_whole(path, as_bytes(_named_arrays(learned.state), header))
+    except OSError as error:
+        raise LudusError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
 def load(kind: type[Kind], format: str, file: Path, algorithm: Any, part: Callable) -> Kind:
