@@ -198,7 +198,9 @@ class Trainer:
             try:
                 stopped_by = self._run(context, budget, interrupt)
                 self._save()
-                if interrupt.requested is None and self.final_episodes:
+                if interrupt.requested is not None:
+                    stopped_by = _name_of(interrupt)  # though the budget be spent: the last evaluation is still to come
+                elif self.final_episodes:
                     evaluation, stopped_by = self._last_evaluation(interrupt, stopped_by)
             except BaseException as error:
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
