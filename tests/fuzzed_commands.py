@@ -11,8 +11,8 @@ Chance = random.Random
 KEYS = (
     "env", "seed", "total_steps", "max_seconds", "eval_frequency", "eval_episodes", "num_checkpoints", "run_dir",
     "preset", "algorithm", "algorithm.gamma", "algorithm.learning_rate", "algorithm.batch_size",
-    "algorithm.minibatch_size", "algorithm.network", "algorithm.network.hidden_sizes", "algorithm/network", "collect", "verbose",
-    "checkpoint",
+    "algorithm.minibatch_size", "algorithm.network", "algorithm.network.hidden_sizes", "algorithm/network", "collect",
+    "verbose", "checkpoint",
     "checkpoint.every_iterations", "checkpoint.every_minutes", "checkpoint.keep_last", "checkpoint.on_error",
     "checkpoint.best_by", "env_options.gravity", "env_options", "fallback", "on_worker_fault", "colour",
     "", "a.b.c", "é",
