@@ -154,13 +154,13 @@ class Reference:
             return "journal"
         if Checkpoints(run).steps() != Checkpoints(self.run).steps():
             return f"checkpoints: {Checkpoints(run).steps()}"
-        policies = [sorted(p.name for p in (folder / "policies").glob("[!.]*")) for folder in (run, self.run)]
+        policies = [sorted(p.name for p in (folder / "policies").iterdir()) for folder in (run, self.run)]
         if policies[0] != policies[1]:
             return f"policies: {policies[0]}"
         for name in policies[0]:
             if differences(*(load_file(folder / "policies" / name) for folder in (run, self.run))):
                 return f"policies/{name}"
-        hidden = [path.name for path in run.rglob(".*") if path.parent.name != "policies"]
+        hidden = [path.name for path in run.rglob(".*")]
         return f"left behind: {hidden}" if hidden else None
 
 

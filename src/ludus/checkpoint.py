@@ -481,7 +481,7 @@ def _dtype(name: str) -> np.dtype:
         dtype = np.dtype(getattr(ml_dtypes, name, name))
     except TypeError as error:
         raise ValueError(f"type {name!r}") from error
-    if dtype.hasobject or dtype.itemsize == 0:
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind in "mMSU":
         raise ValueError(f"type {name!r}")
     return dtype
 

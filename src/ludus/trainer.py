@@ -376,15 +376,20 @@ class Trainer:
     def _finish(self, status: str, reason: str) -> None:
         """Save the policy, if there is one and a place for it, and write down how the run ended."""
         try:
-            if self.record.folder and self._state is not None:
-                save_policy(self.policy, self.record.folder.path / FINAL)
-                if (critic := self.critic) is not None:
-                    save_critic(critic, self.record.folder.path / FINAL_CRITIC)
-            self.keeper.close()
+            try:
+                self._save_learned()
+            finally:
+                self.keeper.close()  # when a run is over, nothing may go on writing
         except LudusError as error:
             self.record.end("failed", str(error))
             raise
         self.record.end(status, reason)
+
+    def _save_learned(self) -> None:
+        if self.record.folder and self._state is not None:
+            save_policy(self.policy, self.record.folder.path / FINAL)
+            if (critic := self.critic) is not None:
+                save_critic(critic, self.record.folder.path / FINAL_CRITIC)
 
     def _keys(self) -> dict[str, Any]:
         rollout = RolloutKeys(*(stream(self.seed, f"rollout {name}") for name in RolloutKeys._fields))
