@@ -388,7 +388,7 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
     record = manifest["record"]
     if not isinstance(record, dict) or type(manifest["step"]) is not int:
         raise ValueError("record or step")
-    if not isinstance(record.get("score"), float | int | None) or not _is_count(record.get("ordinal", 0)):
+    if type(record.get("score")) not in (float, int, type(None)) or not _is_count(record.get("ordinal", 0)):
         raise ValueError("score or ordinal")
     state = manifest["files"][STATE]
     if not _is_count(state["size"]) or not _is_hash(state["sha256"]):
