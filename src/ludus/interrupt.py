@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-GRACE_SECONDS = 1.5
+GRACE_SECONDS = 1.0
 """After the second signal the process may clean up for so long."""
 
 
