@@ -109,9 +109,11 @@ def load(kind: type[Kind], format: str, file: Path, algorithm: Any, part: Callab
         if algorithm is None:
             _check_size(spec, description["network"], arrays)
             algorithm = build(description)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        blank = part(algorithm, algorithm.blank(spec))
+    except LudusError as error:
+        raise LudusError(f"{file}: {error}") from error
+    except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise LudusError(f"{file}: its header is damaged ({type(error).__name__}: {error})") from error
-    blank = part(algorithm, algorithm.blank(spec))
     return kind(as_arrays(algorithm), _filled(blank, arrays, file), spec, env_id)
 
 
@@ -133,7 +135,7 @@ def _read(file: Path, format: str, noun: str) -> tuple[dict[str, str], dict[str,
         with safe_open(file, framework="numpy") as handle:
             header = handle.metadata() or {}
             arrays = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise LudusError(f"{file}: not a readable {noun} file ({error})") from error
     if header.get("format") != format:
         raise LudusError(f"{file}: format {header.get('format')!r} is not {format!r}")
