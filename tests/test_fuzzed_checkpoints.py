@@ -1,15 +1,16 @@
 """Damaged and hostile files are named and refused, or they are what was written; nothing is ever executed."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from fuzzed_checkpoints import DAMAGES, Victim, fuzz, peak_bytes
+from fuzzed_checkpoints import DAMAGES, Victim, fuzz, hostile, peak_bytes
 from ludus import checkpoint, snapshot
 from resume_runs import run
 
-COUNT = 250
-"""Of each of two runs."""
+COUNT, FILES = 250, 150
+"""Checkpoints of each of two runs, and files of a policy and of a critic."""
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +39,13 @@ def test_a_damaged_checkpoint_is_named_and_refused_or_it_is_what_was_written(cas
     assert {row["kind"] for row in rows if row["outcome"] == "identical"} <= {"odd_latest"}
     assert {row["kind"] for row in rows} == {damage.__name__ for damage in DAMAGES}
     assert peak_bytes() - before < 100e6
+
+
+@pytest.mark.parametrize("name", ["final_actor", "final_critic"])
+def test_a_hostile_policy_or_critic_is_refused_in_one_line_that_names_it(name, runs, tmp_path):
+    file = Path(runs["ppo gym"], "policies", f"{name}.safetensors")
+    before = peak_bytes()
+    rows = [hostile(number, file, tmp_path) for number in range(FILES)]
+    assert [row for row in rows if row["failure"]] == []
+    assert sum(row["outcome"] == "rejected" for row in rows) > FILES // 2
+    assert peak_bytes() - before < 300e6
