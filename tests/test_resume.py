@@ -126,6 +126,20 @@ def test_what_cannot_be_found_is_said_in_one_line(tmp_path):
         ludus.Trainer.resume(tmp_path / "run")
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again_exactly(tmp_path):
+    run("ppo gym", tmp_path / "run", 3)
+    state, journal = state_of(tmp_path / "run"), journal_of(tmp_path / "run")
+    killed = shutil.copytree(tmp_path / "run", tmp_path / "killed")
+    shutil.rmtree(killed / "checkpoints")
+    identity = json.loads((killed / "run.json").read_text())
+    (killed / "run.json").write_text(json.dumps({**identity, "status": "running"}))
+    resumed = ludus.Trainer.resume(killed, verbose=False)
+    resumed.final_episodes = 0
+    resumed.train()
+    assert differences(state_of(killed), state) == []
+    assert journal_of(killed) == journal
+
+
 @pytest.mark.requirement("S4.16")
 def test_a_damaged_checkpoint_is_named_and_fallback_takes_the_one_before(tmp_path):
     run("ppo jax", tmp_path / "run", 6)

@@ -42,8 +42,12 @@ def resume(
     trainer, budget = rebuilt(kind, run, config, algorithm, env)
     folder = RunFolder.reopen(run)
     try:
-        source = Source(run, start, fallback=bool(changes.get("fallback")), say=trainer.record.console.say)
-        source.check(trainer, folder)
+        say = trainer.record.console.say
+        if start == "latest" and folder.identity.get("status") == "running" and not Checkpoints(run).steps():
+            source: Source | Beginning = Beginning(say)
+        else:
+            source = Source(run, start, fallback=bool(changes.get("fallback")), say=say)
+            source.check(trainer, folder)
         trainer.go_on_from(source, folder, budget, options)
     except BaseException:
         folder.close()
@@ -105,6 +109,29 @@ def changed(config: dict[str, Any], changes: dict[str, Any]) -> tuple[dict[str, 
         return config, CheckpointOptions(**checkpoint)
     except TypeError as error:
         raise LudusError(f"checkpoint: {error}") from error
+
+
+class Beginning:
+    """Where a run goes on from that was killed before it had written a checkpoint: it has all to do again."""
+
+    record = None
+
+    def __init__(self, say: Callable[[str], None]):
+        """Nothing to read."""
+        self.say = say
+
+    def compiler_options(self) -> None:
+        """Nothing was recorded: they follow from the settings."""
+
+    def load(self, trainer: Trainer, blank: TrainState) -> TrainState:
+        """Return the state that a run begins with."""
+        return blank
+
+    def go_on(self, trainer: Trainer) -> None:
+        """Take back the rows that were journalled."""
+        assert trainer.record.folder is not None
+        trainer.record.folder.cut(0, 0)
+        self.say("the run had not written a checkpoint yet: it begins again, exactly as it did")
 
 
 class Source:

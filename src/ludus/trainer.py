@@ -425,6 +425,8 @@ class Trainer:
         record = source.record
         self._source, self._budget, self.record.folder = source, budget, folder
         self.keeper = Keeper(folder.path, checkpoint, self.keeper.num_checkpoints, self.record.console.say)
+        if record is None:
+            return
         try:
             self.record.restore(record)
             self.keeper.marks = Marks(**record["marks"])
