@@ -390,6 +390,7 @@ def hostile_file(data: bytes, chance: Chance) -> bytes:
         return struct.pack("<Q", chance.choice([2**63, 2**40, 2**26, 0])) + data[8:]
     header, body = _split(data)
     meta = header["__metadata__"]
+    meta.pop("sha256", None)  # a forger leaves it out
     name = chance.choice([n for n in header if n != "__metadata__"])
     if kind == 5:
         header[name]["shape"] = chance.choice([[2**63], [2**31, 2**31], [-1], [0], [], [1] * 70])

@@ -112,3 +112,14 @@ def test_saving_is_all_or_nothing(tmp_path):
     save_policy(policy, tmp_path / "copy.safetensors")
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".partial"] == []
     np.testing.assert_array_equal(ludus.load_policy(tmp_path / "copy.safetensors")(OBS), policy(OBS))
+
+
+def test_a_flipped_bit_in_a_weight_is_noticed(tmp_path):
+    env = ludus.make_env("CartPole-v1", num_envs=2)
+    trainer = ludus.Trainer(ludus.PPO(batch_size=32, minibatch_size=16), env, eval_frequency=0, verbose=False)
+    save_policy(trainer.policy, tmp_path / "policy.safetensors")
+    data = bytearray((tmp_path / "policy.safetensors").read_bytes())
+    data[-7] ^= 1
+    (tmp_path / "policy.safetensors").write_bytes(data)
+    with pytest.raises(ludus.LudusError, match=r"policy.safetensors: is damaged \(its SHA-256"):
+        ludus.load_policy(tmp_path / "policy.safetensors")

@@ -4,6 +4,7 @@ The file is safetensors: named arrays and a header of text. It can execute nothi
 names, shapes, types and numbers were checked against the network that the header describes.
 """
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -91,9 +92,10 @@ def save(learned: Learned, format: str, path: Path) -> None:
         "num_envs": str(learned.spec.num_envs),
         "env": learned.env_id,
     }
+    arrays = _named_arrays(learned.state)
     try:
         files.make_folder(path.parent)
-        files.write_whole(path, as_bytes(_named_arrays(learned.state), header))
+        files.write_whole(path, as_bytes(arrays, {**header, "sha256": _hash(header, arrays)}))
     except OSError as error:
         raise LudusError(f"{path}: cannot be written ({error.strerror or error})") from error
 
@@ -139,7 +141,19 @@ def _read(file: Path, format: str, noun: str) -> tuple[dict[str, str], dict[str,
         raise LudusError(f"{file}: not a readable {noun} file ({error})") from error
     if header.get("format") != format:
         raise LudusError(f"{file}: format {header.get('format')!r} is not {format!r}")
+    told = header.pop("sha256", None)
+    if told is not None and told != _hash(header, arrays):  # files written before there was one have none
+        raise LudusError(f"{file}: is damaged (its SHA-256 is not what it says)")
     return header, arrays
+
+
+def _hash(header: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
+    """Return the SHA-256 of everything in a file."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()
 
 
 def _named_arrays(state: Any) -> dict[str, np.ndarray]:
