@@ -319,7 +319,7 @@ def test_a_policy_that_cannot_be_saved_is_one_line_and_stays_in_memory(tmp_path)
     trainer.train(total_steps=64)
     shutil.rmtree(tmp_path / "run" / "policies")
     (tmp_path / "run" / "policies").write_text("a file where the folder should be")
-    with pytest.raises(ludus.LudusError, match=r"final_actor.safetensors: cannot be written"):
+    with pytest.raises(ludus.LudusError, match=r"policies/\w+.safetensors: cannot be written"):
         trainer.train(total_steps=128)
     assert trainer.policy(np.zeros(4)) in (0, 1)
 
