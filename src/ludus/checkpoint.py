@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,10 +94,19 @@ class Retention(NamedTuple):
     def kept(self, saved: list[tuple[int, dict[str, Any]]]) -> set[int]:
         """Return the steps to keep, of checkpoints given in order with their records."""
         steps = [step for step, _ in saved]
-        scored = [(record["score"], step) for step, record in saved if record.get("score") is not None]
-        best = [step for _, step in sorted(scored, reverse=True)[: self.best]]
+        best = by_score(saved)[: self.best]
         nth = [step for step, record in saved if self.every and record.get("ordinal", 0) % self.every == 0]
         return {*steps[-max(self.last, 1) :], *best, *nth}
+
+
+def by_score(saved: Iterable[tuple[int, dict[str, Any]]]) -> list[int]:
+    """Return the steps of checkpoints that have a score, the best first.
+
+    Of equal ones the earliest: a figure that comes now and then, such as an evaluation's, stays the latest there is
+    until the next, but it was the first of these checkpoints that earned it.
+    """
+    scored = [(-record["score"], step) for step, record in saved if record.get("score") is not None]
+    return [step for _, step in sorted(scored)]
 
 
 def rows_per_block(shape: tuple[int, ...], dtype: Any) -> int:
@@ -135,8 +144,7 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """Return the step of the checkpoint with the best score."""
-        scored = [(record["score"], step) for step, record in self._records() if record.get("score") is not None]
-        return max(scored)[1] if scored else None
+        return next(iter(by_score(self._records())), None)
 
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint: all of it, or nothing that could be taken for one. OSError if the disk fails."""

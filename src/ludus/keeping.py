@@ -45,9 +45,8 @@ class CheckpointOptions:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        lows = {"every_iterations": 0, "every_steps": 0, "every_minutes": 0, "keep_last": 1, "keep_best": 0}
-        for name, low in {**lows, "keep_every": 0}.items():
-            value = getattr(self, name)
+        for name in ("every_iterations", "every_steps", "every_minutes", "keep_last", "keep_best", "keep_every"):
+            value, low = getattr(self, name), int(name == "keep_last")
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < 2**53:
                 raise LudusError(f"checkpoint.{name}={value}: must be a number of at least {low}")
         if self.on_error not in get_args(OnError):

@@ -16,7 +16,7 @@ import numpy as np
 from ludus.checkpoint import Checkpoint, Checkpoints, Shape
 from ludus.compilation import OPTION_NAMES, Options
 from ludus.counting import Budget
-from ludus.envs.registry import make_env
+from ludus.envs.registry import WORKER_KEYS, make_env
 from ludus.iteration import TrainState
 from ludus.keeping import CheckpointOptions
 from ludus.learning.algorithm import as_arrays
@@ -27,9 +27,8 @@ from ludus.tracking.run_folder import RunFolder, read_config
 from ludus.trainer import MEANING, Trainer
 from ludus.types import LudusError
 
-WORKERS = ("num_workers", "worker_timeout", "on_worker_fault")
 OPTIONS = ("eval_frequency", "eval_episodes", "num_checkpoints")
-CHANGEABLE = (*Budget._fields, *OPTIONS, *WORKERS, "verbose", "fallback")
+CHANGEABLE = (*Budget._fields, *OPTIONS, *WORKER_KEYS, "verbose", "fallback")
 
 
 def resume(
@@ -301,5 +300,5 @@ def _env(config: dict[str, Any]) -> Any:
     name = str(config["env"])
     if name.startswith("object:"):
         raise LudusError(f"env={name}: is your own code: pass it again, as Trainer.resume(..., env=...)")
-    workers = {key: config[key] for key in WORKERS if key in config}
+    workers = {key: config[key] for key in WORKER_KEYS if key in config}
     return make_env(name, config["num_envs"], **workers, **dict(config["env_options"]))
