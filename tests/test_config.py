@@ -7,7 +7,6 @@ import pytest
 
 import ludus
 from ludus import config
-from ludus.keeping import CheckpointOptions
 from ludus.learning import registry
 from ludus.learning.algorithm import traced
 from ludus.types import LudusError, Spec
@@ -219,8 +218,8 @@ def test_help_gives_every_key_a_type_a_default_and_a_meaning():
     assert lines["algorithm.gamma"][1:] == ["float", "0.99", "discount", "factor"]
     assert lines["algorithm.tau"][1:3] == ["float", "0.005"]
     assert lines["algorithm.accumulation_steps"][1:3] == ["int", "1"]
-    names = {f.name for f in dataclasses.fields(config.TrainConfig)} - {"checkpoint"}
-    names |= {f"checkpoint.{f.name}" for f in dataclasses.fields(CheckpointOptions)}
+    names = {f.name for f in dataclasses.fields(config.TrainConfig)} - config.PARTS.keys()
+    names |= {f"{part}.{f.name}" for part, kind in config.PARTS.items() for f in dataclasses.fields(kind)}
     for algorithm in (ludus.PPO, ludus.SAC):
         names |= {f"algorithm.{f.name}" for f in dataclasses.fields(algorithm)} - {
             "algorithm.network",

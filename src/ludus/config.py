@@ -32,9 +32,12 @@ from ludus.keeping import CheckpointOptions
 from ludus.learning.registry import ALGORITHMS
 from ludus.learning.registry import build as build_algorithm
 from ludus.networks.actor_critic import NETWORKS
+from ludus.tracking.tracker import TrackingOptions
 from ludus.types import LudusError
 
 DEFAULT_ALGORITHM = "ppo"
+PARTS: dict[str, Any] = {"checkpoint": CheckpointOptions, "tracking": TrackingOptions}
+"""Groups of settings that every run has."""
 CHOICES: dict[str, dict[str, type]] = {"algorithm": ALGORITHMS, "algorithm/network": NETWORKS}
 """Keys that choose a whole group of settings, and what there is to choose from."""
 
@@ -79,6 +82,8 @@ class TrainConfig:
     """Show progress."""
     checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions, metadata={"configurable": False})
     """When the whole state is saved."""
+    tracking: TrackingOptions = field(default_factory=TrackingOptions, metadata={"configurable": False})
+    """Where the run is shown besides its folder."""
     algorithm: Any = field(default=MISSING, metadata={"configurable": False})
     """The chosen algorithm's name and settings, its network's among them."""
 
@@ -134,10 +139,8 @@ def compose(overrides: Sequence[str]) -> TrainConfig:
 def changes(words: Sequence[str]) -> dict[str, Any]:
     """Read `key=value` words that change a run that exists; which of them it can take is not decided here."""
     groups = _groups(DEFAULT_ALGORITHM, _default_network(DEFAULT_ALGORITHM))
-    known = {setting.key: setting for prefix in ("", "checkpoint.") for setting in groups[prefix]}
-    config = OmegaConf.structured(TrainConfig)
-    for part in (config, config.checkpoint):
-        OmegaConf.set_readonly(part, None)
+    known = {setting.key: setting for prefix in ("", *(f"{part}." for part in PARTS)) for setting in groups[prefix]}
+    config = _blank()
     values = {}
     for override in map(_parse_single, words):
         key, value = override.key_or_group, override.value()
@@ -157,7 +160,7 @@ def build(config: TrainConfig) -> Parts:
     Budget(**budget).limits()
     options = {
         name: getattr(config, name)
-        for name in ("seed", "collect", "eval_frequency", "eval_episodes", "num_checkpoints", "checkpoint", "verbose")
+        for name in ("seed", "collect", "eval_frequency", "eval_episodes", "num_checkpoints", *PARTS, "verbose")
     }
     workers = {name: getattr(config, name) for name in WORKER_KEYS}
     return Parts(algorithm, make_env(config.env, config.num_envs, **workers, **config.env_options), options, budget)
@@ -187,7 +190,8 @@ def help_text() -> str:
         Setting(key, str, default, f"one of {', '.join(of)}; its settings are below") for (key, of), default in chosen
     ]
     sections = {"run": [*_groups(DEFAULT_ALGORITHM, network)[""], *choices]}
-    sections["checkpoint"] = _groups(DEFAULT_ALGORITHM, network)["checkpoint."]
+    for part in PARTS:
+        sections[part] = _groups(DEFAULT_ALGORITHM, network)[f"{part}."]
     for name in ALGORITHMS:
         sections[f"algorithm={name}"] = _groups(name, _default_network(name))["algorithm."]
     for name in NETWORKS:
@@ -256,7 +260,7 @@ def _groups(algorithm: str, network: str) -> dict[str, list[Setting]]:
     sizes = chosen.network if type(chosen.network) is kind else kind()
     sources = {
         "": TrainConfig(),
-        "checkpoint.": CheckpointOptions(),
+        **{f"{part}.": kind() for part, kind in PARTS.items()},
         "algorithm.": chosen,
         "algorithm.network.": sizes,
     }
@@ -322,16 +326,21 @@ def _bare(env: str) -> str:
 
 def _base(groups: dict[str, list[Setting]], algorithm: str, network: str, preset: str | None) -> DictConfig:
     """Let Hydra compose the schemas, which hold the defaults, and the preset."""
-    run = OmegaConf.structured(TrainConfig)
-    for part in (run, run.checkpoint):
-        OmegaConf.set_readonly(part, None)  # OmegaConf freezes what it makes from a frozen dataclass
     store = ConfigStore.instance()
-    store.store("ludus_train", run)
+    store.store("ludus_train", _blank())
     store.store(algorithm, _schema(algorithm, groups["algorithm."], ("network", Any, MISSING)), "algorithm")
     store.store(network, _schema(network, groups["algorithm.network."]), "algorithm/network")
     layers = [f"+algorithm={algorithm}", f"+algorithm/network={network}", *([f"+preset={preset}"] if preset else [])]
     with hydra.initialize_config_module("ludus.conf", version_base=None):
         return hydra.compose("ludus_train", layers)
+
+
+def _blank() -> DictConfig:
+    """Return the defaults of a run."""
+    run = OmegaConf.structured(TrainConfig)
+    for part in (run, *(run[name] for name in PARTS)):
+        OmegaConf.set_readonly(part, None)  # OmegaConf freezes what it makes from a frozen dataclass
+    return run
 
 
 def _schema(name: str, group: list[Setting], *more: tuple[str, Any, Any]) -> type:
@@ -357,7 +366,7 @@ def _resolved(config: DictConfig) -> TrainConfig:
         raise LudusError(f"{error.full_key}: required, but not given (as in env=CartPole-v1)") from error
     except OmegaConfBaseException as error:
         raise LudusError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
-    values["checkpoint"] = CheckpointOptions(**values["checkpoint"])
+    values |= {part: kind(**values[part]) for part, kind in PARTS.items()}
     return TrainConfig(**values)
 
 

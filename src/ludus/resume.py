@@ -24,10 +24,13 @@ from ludus.learning.registry import build
 from ludus.policy import Policy
 from ludus.snapshot import ENV, check_env_arrays, first_bad, put_back, shapes
 from ludus.tracking.run_folder import RunFolder, read_config
+from ludus.tracking.tracker import TrackingOptions
 from ludus.trainer import MEANING, Trainer
 from ludus.types import LudusError
 
 OPTIONS = ("eval_frequency", "eval_episodes", "num_checkpoints")
+PARTS: dict[str, Any] = {"checkpoint": CheckpointOptions, "tracking": TrackingOptions}
+"""Groups of settings that a resumed run can change."""
 CHANGEABLE = (*Budget._fields, *OPTIONS, *WORKER_KEYS, "verbose", "fallback")
 
 
@@ -37,7 +40,7 @@ def resume(
     """Return a trainer that goes on with a run; see `Trainer.resume`."""
     run = Path(run)
     named = {name: value for name, value in (("env", env), ("algorithm", algorithm)) if isinstance(value, str)}
-    config, options = changed(read_config(run), named | changes)
+    config = changed(read_config(run), named | changes)
     trainer, budget = rebuilt(kind, run, config, algorithm, env)
     folder = RunFolder.reopen(run)
     try:
@@ -47,7 +50,7 @@ def resume(
         else:
             source = Source(run, start, fallback=bool(changes.get("fallback")), say=say)
             source.check(trainer, folder)
-        trainer.go_on_from(source, folder, budget, options)
+        trainer.go_on_from(source, folder, budget)
     except BaseException:
         folder.close()
         raise
@@ -61,7 +64,8 @@ def rebuilt(
     try:
         algorithm = _algorithm(config) if algorithm is None else algorithm
         env = _env(config) if env is None else env
-        settings = {name: config[name] for name in OPTIONS} | options
+        parts = {name: kind(**(config.get(name) or {})) for name, kind in PARTS.items()}
+        settings = {name: config[name] for name in OPTIONS} | parts | options
         verbose = config.get("verbose", True)
         trainer = kind(
             algorithm, env, **{"verbose": verbose, **settings}, seed=config["seed"], collect=config["collect"]
@@ -86,14 +90,14 @@ def policy_at(run: str | Path, start: int | str, algorithm: Any = None) -> Polic
         return Policy(as_arrays(trainer.algorithm), trainer.algorithm.policy(learner), trainer.spec, trainer.env.id)
 
 
-def changed(config: dict[str, Any], changes: dict[str, Any]) -> tuple[dict[str, Any], CheckpointOptions]:
+def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Lay changes over a run's configuration; one that would change what the state means is refused by name."""
-    config, checkpoint = dict(config), dict(config.get("checkpoint") or {})
-    known = {field.name for field in fields(CheckpointOptions)}
+    config = config | {part: dict(config.get(part) or {}) for part in PARTS}
+    known = {f"{part}.{field.name}" for part, kind in PARTS.items() for field in fields(kind)}
     for key, value in changes.items():
         group, _, name = key.rpartition(".")
-        if group == "checkpoint" and name in known:
-            checkpoint[name] = value
+        if key in known:
+            config[group][name] = value
         elif key in CHANGEABLE:
             config[key] = value
         elif key.partition(".")[0] in MEANING:
@@ -102,12 +106,9 @@ def changed(config: dict[str, Any], changes: dict[str, Any]) -> tuple[dict[str, 
                 "start a new run instead"
             )
         else:
-            allowed = ", ".join([*CHANGEABLE[:-1], *(f"checkpoint.{name}" for name in sorted(known))])
+            allowed = ", ".join([*CHANGEABLE[:-1], *sorted(known)])
             raise LudusError(f"{key}: cannot be changed in a resumed run; these can: {allowed}")
-    try:
-        return config, CheckpointOptions(**checkpoint)
-    except TypeError as error:
-        raise LudusError(f"checkpoint: {error}") from error
+    return config
 
 
 class Beginning:

@@ -35,6 +35,7 @@ from ludus.seeding import stream
 from ludus.tracking.console import duration
 from ludus.tracking.records import Recorder
 from ludus.tracking.run_folder import RunFolder, plain
+from ludus.tracking.tracker import TrackingOptions
 from ludus.types import LudusError, RolloutKeys, Spec
 
 CAPACITY = 256
@@ -85,6 +86,7 @@ class Trainer:
         eval_episodes: int = 10,
         checkpoint: CheckpointOptions = CheckpointOptions(),  # noqa: B008  frozen
         num_checkpoints: int = 3,
+        tracking: TrackingOptions = TrackingOptions(),  # noqa: B008  frozen
         verbose: bool = True,
     ):
         """Check everything that can be checked before anything is compiled.
@@ -100,6 +102,7 @@ class Trainer:
             eval_episodes: episodes of each such evaluation.
             checkpoint: when the whole state is saved, and which of these checkpoints are kept.
             num_checkpoints: policies to keep from on the way, evenly spaced over `total_steps`.
+            tracking: where the run is shown besides its folder.
             verbose: show progress.
         """
         if isinstance(algorithm, type) or not hasattr(algorithm, "validate"):
@@ -122,6 +125,7 @@ class Trainer:
         self.record = Recorder(None if run_dir is None else RunFolder(run_dir), verbose)
         folder = None if run_dir is None else Path(run_dir)
         self.keeper = Keeper(folder, checkpoint, num_checkpoints, self.record.console.say)
+        self.tracking = tracking
         self.final_episodes = FINAL_EPISODES
         self._source: Any = None
         self._budget: Budget | None = None
@@ -420,11 +424,11 @@ class Trainer:
             self._state = self._source.load(self, self._state)
         return self._state
 
-    def go_on_from(self, source: Any, folder: RunFolder, budget: Budget, checkpoint: CheckpointOptions) -> None:
+    def go_on_from(self, source: Any, folder: RunFolder, budget: Budget) -> None:
         """Take over a run: `train` will load its state from `source`."""
         record = source.record
         self._source, self._budget, self.record.folder = source, budget, folder
-        self.keeper = Keeper(folder.path, checkpoint, self.keeper.num_checkpoints, self.record.console.say)
+        self.keeper = Keeper(folder.path, self.keeper.options, self.keeper.num_checkpoints, self.record.console.say)
         if record is None:
             return
         try:
@@ -469,6 +473,7 @@ class Trainer:
             "eval_episodes": self.eval_episodes,
             "num_checkpoints": self.keeper.num_checkpoints,
             "checkpoint": asdict(self.keeper.options),
+            "tracking": asdict(self.tracking),
             **budget._asdict(),
             "run_dir": str(self.record.folder.path) if self.record.folder else None,
             "algorithm": describe(self.algorithm),

@@ -27,6 +27,7 @@ from ludus.rollout import runner
 from ludus.seeding import folded
 from ludus.snapshot import differences, name_of
 from ludus.tracking.run_folder import read_config, read_journal
+from ludus.tracking.tracker import TrackingOptions
 from ludus.trainer import Trainer
 from ludus.types import LudusError
 
@@ -61,9 +62,8 @@ def verify_resume(run: str | Path, iterations: int = 3) -> Comparison:
     with tempfile.TemporaryDirectory(prefix="ludus-verify-") as scratch:
         straight, resumed = Path(scratch, "straight"), Path(scratch, "resumed")
         options = CheckpointOptions(every_iterations=iterations, every_minutes=0, keep_last=10, on_error="stop")
-        trainer, _ = rebuilt(
-            Trainer, run, config, run_dir=straight, checkpoint=options, num_checkpoints=0, verbose=False
-        )
+        settings = {"checkpoint": options, "tracking": TrackingOptions(tensorboard=False), "num_checkpoints": 0}
+        trainer, _ = rebuilt(Trainer, run, config, run_dir=straight, verbose=False, **settings)
         trainer.final_episodes = 0
         per_iteration = trainer.env.num_envs * trainer.algorithm.rollout_length(trainer.env.num_envs)
         with contextlib.closing(trainer.env):

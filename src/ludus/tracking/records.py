@@ -1,12 +1,14 @@
 """Recording a run: each iteration and each evaluation becomes a row of the journal and a word on the console."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ludus.tracking.console import Console
 from ludus.tracking.run_folder import RunFolder
+from ludus.tracking.tracker import Tracker
 
 ITERATION_METRICS = {
     "iteration": "iterations (one collect and one update) so far",
@@ -50,6 +52,7 @@ class Recorder:
     def __init__(self, folder: RunFolder | None, verbose: bool):
         """Nothing has been counted."""
         self.folder = folder
+        self.trackers: Sequence[Tracker] = ()
         self.console = Console(verbose)
         self.iterations = self.steps = self.episodes = self.updates = 0
         self.latest: dict[str, float] = {}
@@ -104,6 +107,8 @@ class Recorder:
                 self.folder.create()
             self.folder.write_config(config)
             self.folder.write_identity(**identity, status="running")
+            for tracker in self.trackers:
+                tracker.begin(self.folder)
 
     def iterations_made(self, rows: dict[str, np.ndarray], seconds: float, budget: Any) -> None:
         """Count a chunk's iterations in, journal each, and show progress; a faulty one is not counted."""
@@ -132,6 +137,8 @@ class Recorder:
         if self.folder:
             self.folder.write_identity(status=status, exit_reason=reason, **self.counts)
             self.folder.close()
+            for tracker in self.trackers:
+                tracker.end()
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
         # JSON has no infinity; what overflowed is not known.
@@ -141,6 +148,8 @@ class Recorder:
         if self.folder is None:
             return
         self.folder.append(rows)
+        for tracker in self.trackers:
+            tracker.wake()
         if self.folder.trouble != self._trouble:
             self._trouble = self.folder.trouble
             trouble = f"{self._trouble}; its rows are kept in memory, training goes on"
