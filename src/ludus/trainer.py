@@ -36,6 +36,7 @@ from ludus.tracking.console import duration
 from ludus.tracking.records import Recorder
 from ludus.tracking.run_folder import RunFolder, plain
 from ludus.tracking.tracker import TrackingOptions
+from ludus.tracking.trackers import trackers
 from ludus.types import LudusError, RolloutKeys, Spec
 
 CAPACITY = 256
@@ -126,6 +127,8 @@ class Trainer:
         folder = None if run_dir is None else Path(run_dir)
         self.keeper = Keeper(folder, checkpoint, num_checkpoints, self.record.console.say)
         self.tracking = tracking
+        if folder is not None:
+            self.record.trackers = trackers(tracking, self.record.console.say)
         self.final_episodes = FINAL_EPISODES
         self._source: Any = None
         self._budget: Budget | None = None
@@ -428,6 +431,7 @@ class Trainer:
         """Take over a run: `train` will load its state from `source`."""
         record = source.record
         self._source, self._budget, self.record.folder = source, budget, folder
+        self.record.trackers = trackers(self.tracking, self.record.console.say)
         self.keeper = Keeper(folder.path, self.keeper.options, self.keeper.num_checkpoints, self.record.console.say)
         if record is None:
             return

@@ -1,0 +1,16 @@
+"""The trackers that a run is configured to have."""
+
+from collections.abc import Callable
+
+from ludus.tracking.tracker import Tracker, TrackingOptions
+
+
+def trackers(options: TrackingOptions, say: Callable[[str], None]) -> list[Tracker]:
+    """Return the trackers that the options ask for; LudusError if one of them cannot work here.
+
+    Args:
+        options: which.
+        say: prints one line for the user.
+    """
+    made: list[Tracker] = []
+    return made
