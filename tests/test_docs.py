@@ -11,6 +11,7 @@ import pytest
 
 from ludus.cli import main
 from ludus.policy import BEST, FINAL
+from run_folders import learning_rows, make_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -69,6 +70,16 @@ def test_export_commands_run(tmp_path, monkeypatch, capsys):
         assert main(["train", "env=Pendulum-v1", "total_steps=1", "verbose=false", f"run_dir={run}"]) == 0
         shutil.copy(run / FINAL, run / BEST)  # so short a run has no best one
         assert main(["export", str(run), *words[3:]]) == 0
+
+
+def test_commands_that_read_runs_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for words in commands():
+        if words[0] == "ludus" and words[1] in ("runs", "compare"):
+            for i, run in enumerate(word for word in words[2:] if word.startswith("runs/")):
+                if not Path(run).exists():
+                    make_run(Path(run), learning_rows(20), seed=i)
+            assert main(words[1:]) == 0
 
 
 @pytest.mark.requirement("S1.32")

@@ -38,6 +38,7 @@ ALLOWED = {
     "policy": {"learned"},
     "critic": {"learned", *SHARED},
     "export": {"export", "critic", "policy", "learned", "learning", "networks", "rollout", "compilation", *SHARED},
+    "report": {"report", "tracking", "files", "types"},
     "evaluation": {"policy", "rollout", *SHARED},
 }
 FOREIGN = {

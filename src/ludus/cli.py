@@ -34,6 +34,8 @@ Train reinforcement-learning agents on any environment.
   resume     go on with a run        ludus resume RUN total_steps=2e6
   evaluate   play a trained agent    ludus evaluate RUN --episodes 100
   export     for other runtimes      ludus export RUN --format onnx
+  runs       list runs               ludus runs
+  compare    runs side by side       ludus compare RUN RUN ...
 
   verify-resume   prove that a run resumes exactly
   debug           find where a run's first NaN comes from
@@ -81,6 +83,8 @@ def _command(words: list[str]) -> int:
         "debug": _debug,
         "evaluate": _evaluate,
         "export": _export,
+        "runs": _runs,
+        "compare": _compare,
     }
     if not words or words[0] in ("-h", "--help"):
         print(USAGE, end="")
@@ -331,4 +335,46 @@ def _export(words: list[str]) -> int:
     folder = given.output or run / "exports" / file.stem
     with contextlib.closing(env) if env else contextlib.nullcontext():
         print(export_policy(policy, given.format, folder, critic=critic, env=env, name=file.stem))
+    return 0
+
+
+def _runs(words: list[str]) -> int:
+    parser = _Parser(
+        prog="ludus runs",
+        description="List the runs at or below a folder, the one that was written last first: name, environment, "
+        "algorithm, steps, best return (of an evaluation) and status. A run is `running` while its process holds "
+        "the journal on this machine, `killed` if the process is gone without having said how it ended (ludus resume "
+        "goes on with it), and `damaged` if its folder cannot be read.",
+        epilog="example: ludus runs sweeps --json | jq '.[] | select(.status == \"killed\") | .name'",
+    )
+    parser.add_argument("folder", metavar="RUNS_DIR", type=Path, nargs="?", default=Path("runs"), help="default: runs")
+    parser.add_argument("--json", action="store_true", help="print a JSON array, one object for each run")
+    given = parser.parse_args(words)
+    from ludus.report.run import list_runs
+    from ludus.report.tables import runs_table
+
+    rows = list_runs(given.folder)
+    if given.json:
+        print(json.dumps([row.plain() for row in rows], indent=2))
+    else:
+        print(runs_table(rows) if rows else f"no runs in {given.folder} (ludus train makes one)")
+    return 0
+
+
+def _compare(words: list[str]) -> int:
+    parser = _Parser(
+        prog="ludus compare",
+        description="Show in which settings runs differ and what came of it. Runs that differ in nothing but the seed "
+        "are taken together: the interquartile mean (the mean of the middle half) of each figure over seeds, with a "
+        "95% stratified bootstrap interval, as Agarwal et al. 2021 recommend.",
+        epilog="example: ludus compare runs/gamma-0.98-seed* runs/gamma-0.99-seed*",
+    )
+    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="two run folders or more")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    given = parser.parse_args(words)
+    from ludus.report.comparison import compare
+    from ludus.report.tables import comparison_table
+
+    comparison = compare(given.runs)
+    print(json.dumps(comparison.plain(), indent=2) if given.json else comparison_table(comparison))
     return 0

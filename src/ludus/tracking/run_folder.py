@@ -217,6 +217,23 @@ def read_journal(run: str | Path) -> list[dict[str, Any]]:
         raise LudusError(f"{path}: is not readable JSON ({_first_line(error)})") from error
 
 
+def is_training(run: str | Path) -> bool:
+    """Tell whether a process of this machine trains in a run folder now: whether its journal is locked."""
+    try:
+        journal = os.open(Path(run) / JOURNAL, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(journal, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks: nothing is known
+        return False
+    finally:
+        os.close(journal)
+    return False
+
+
 def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:200]
 

@@ -1,0 +1,141 @@
+"""One run as a reader sees it: what it was, how it stands, how well it did."""
+
+import mmap
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ludus.tracking.run_folder import CONFIG, IDENTITY, JOURNAL, is_training, read_config, read_identity
+from ludus.types import LudusError
+
+DEPTH = 4
+"""How deep below the runs folder a run may lie: sweeps have a folder of their own."""
+EVALUATED = re.compile(rb'"eval_return_mean": ?([-+.\deE]+)')
+RETURNED = re.compile(rb'"episode_return_mean": ?([-+.\deE]+)')
+STEPPED = re.compile(rb'"steps": ?(\d+)')
+TAIL = 1 << 16
+"""Bytes at a journal's end among which its last row is looked for."""
+
+
+class Run:
+    """A run folder. `config` and `identity` are read at once: LudusError if it is none."""
+
+    def __init__(self, path: str | Path):
+        """Read what the run is."""
+        self.path = Path(path)
+        self.config = read_config(path)
+        self.identity = read_identity(path)
+
+    @property
+    def environment(self) -> str:
+        """The environment's id, its backend in front."""
+        return str(self.config.get("env"))
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name."""
+        algorithm = self.config.get("algorithm")
+        return str(algorithm.get("name")) if isinstance(algorithm, dict) else str(algorithm)
+
+    @property
+    def seed(self) -> Any:
+        """The seed of the whole run."""
+        return self.config.get("seed")
+
+    @cached_property
+    def status(self) -> str:
+        """How it stands: running, finished, interrupted, failed or, if its process is gone without a word, killed."""
+        status = str(self.identity.get("status", "unknown"))
+        return "killed" if status == "running" and not is_training(self.path) else status
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the list of runs."""
+
+    name: str
+    environment: str | None
+    algorithm: str | None
+    steps: int | None
+    best_return: float | None
+    best_return_of: str | None
+    """"evaluation" or, if there was none, "training": the mean of one iteration's episodes."""
+    status: str
+    problem: str | None
+    """Why the folder cannot be read, if it is damaged."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON knows it."""
+        return asdict(self)
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Return the run folders at or below a folder, the one that was written last first."""
+    if not folder.is_dir():
+        raise LudusError(f"{folder}: is not a folder; give the one that holds your runs")
+    return sorted(_find(folder, DEPTH), key=_written, reverse=True)
+
+
+def list_runs(folder: Path) -> list[Row]:
+    """Return a row for each run at or below a folder, the one that was written last first."""
+    return [_row(run, run.relative_to(folder).as_posix() if run != folder else run.name) for run in find_runs(folder)]
+
+
+def _find(folder: Path, depth: int) -> Iterator[Path]:
+    if any((folder / name).is_file() for name in (CONFIG, IDENTITY, JOURNAL)):
+        yield folder
+    elif depth:
+        try:
+            inner = [entry for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")]
+        except OSError:  # a folder that may not be read holds no run that could be shown
+            return
+        for entry in inner:
+            yield from _find(Path(entry.path), depth - 1)
+
+
+def _written(run: Path) -> float:
+    times = []
+    for name in (IDENTITY, JOURNAL, CONFIG):
+        try:
+            times.append((run / name).stat().st_mtime)
+        except OSError:
+            continue
+    return max(times, default=0.0)
+
+
+def _row(path: Path, name: str) -> Row:
+    try:
+        run = Run(path)
+        steps, best, best_of = _reached(path / JOURNAL)
+    except LudusError as error:
+        return Row(name, None, None, None, None, None, "damaged", str(error))
+    return Row(name, run.environment, run.algorithm, steps, best, best_of, run.status, None)
+
+
+def _reached(path: Path) -> tuple[int, float | None, str | None]:
+    """Return the steps made and the best return, from the text alone: a list of runs reads no million rows."""
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return 0, None, None
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                last = STEPPED.findall(text[max(0, len(text) - TAIL) :]) or STEPPED.findall(text)
+                steps = int(last[-1]) if last else 0
+                for pattern, of in ((EVALUATED, "evaluation"), (RETURNED, "training")):
+                    returns = [value for value in map(_number, pattern.findall(text)) if value is not None]
+                    if returns:
+                        return steps, max(returns), of
+                return steps, None, None
+    except (OSError, ValueError) as error:
+        raise LudusError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

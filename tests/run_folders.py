@@ -1,0 +1,76 @@
+"""Run folders made by hand, for what reads them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+ALGORITHM = {"name": "ppo", "learning_rate": 3e-4, "gamma": 0.99}
+
+
+def make_run(
+    path: Path,
+    rows: list[dict[str, Any]] | None = None,
+    *,
+    env: str = "jax:CartPole-v1",
+    seed: int = 0,
+    status: str = "finished",
+    identity: dict[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
+    **algorithm: Any,
+) -> Path:
+    """Write a run folder as training does, with these rows in its journal."""
+    path.mkdir(parents=True)
+    settings = {"env": env, "num_envs": 8, "seed": seed, "run_dir": str(path), "algorithm": ALGORITHM | algorithm}
+    (path / "config.yaml").write_text(yaml.safe_dump(settings | (config or {})))
+    known = {"id": f"{seed:032x}", "seed": seed, "devices": ["cpu:0"], "status": status}
+    (path / "run.json").write_text(json.dumps(known | (identity or {})))
+    lines = [json.dumps({"seq": i, **row}) + "\n" for i, row in enumerate(rows or [])]
+    (path / "metrics.jsonl").write_text("".join(lines))
+    return path
+
+
+def train_row(i: int, **figures: Any) -> dict[str, Any]:
+    """One iteration of 1024 steps and ten episodes, a second long."""
+    counts = {"iteration": i, "steps": 1024 * i, "episodes": 10 * i, "updates": 64 * i}
+    return {"kind": "train", **counts, **figures, "elapsed_seconds": float(i), "steps_per_second": 1024.0}
+
+
+def evaluation_row(i: int, mean: float, std: float = 5.0, episodes: int = 100) -> dict[str, Any]:
+    """An evaluation after iteration i."""
+    figures = {"eval_return_mean": mean, "eval_return_std": std, "eval_return_min": mean - 2 * std}
+    figures |= {"eval_return_max": mean + 2 * std, "eval_length_mean": mean, "eval_episodes": episodes}
+    return {"kind": "evaluation", "iteration": i, "steps": 1024 * i, "episodes": 10 * i, "updates": 64 * i} | {
+        **figures,
+        "elapsed_seconds": float(i),
+    }
+
+
+def learning_rows(iterations: int, top: float = 500.0, seed: int = 0) -> list[dict[str, Any]]:
+    """A run that learns: returns rise to `top`, losses fall; an evaluation every ten iterations."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for i in range(1, iterations + 1):
+        share = min(1.0, 1.5 * i / iterations)
+        mean = top * share + (1 - share) * top / 25 * float(random.random())
+        figures = {
+            "episode_return_mean": mean,
+            "episode_return_min": 0.8 * mean,
+            "episode_return_max": min(top, 1.1 * mean),
+            "episode_length_mean": mean,
+            "approx_kl": 0.01 * float(random.random()),
+            "clip_fraction": 0.2 * float(random.random()),
+            "entropy": 0.69 - 0.3 * share,
+            "explained_variance": share,
+            "gradient_norm": 1.0 + float(random.random()),
+            "learning_rate": 3e-4 * (1 - share / 2),
+            "policy_loss": -0.01 * float(random.random()),
+            "value_loss": 10.0 / i,
+            "total_loss": 5.0 / i,
+        }
+        rows.append(train_row(i, **figures))
+        if i % 10 == 0:
+            rows.append(evaluation_row(i, min(top, mean)))
+    return rows
