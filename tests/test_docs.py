@@ -74,6 +74,7 @@ def test_export_commands_run(tmp_path, monkeypatch, capsys):
 
 def test_commands_that_read_runs_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
     for words in commands():
         if words[0] == "ludus" and words[1] in ("runs", "compare"):
             for i, run in enumerate(word for word in words[2:] if word.startswith("runs/")):
