@@ -40,13 +40,14 @@ ALLOWED = {
     "export": {"export", "critic", "policy", "learned", "learning", "networks", "rollout", "compilation", *SHARED},
     "report": {"report", "tracking", "files", "types"},
     "evaluation": {"policy", "rollout", *SHARED},
+    "playing": {"policy", "critic", "evaluation", "rollout", "envs", "report", *SHARED},
 }
 FOREIGN = {
     "gymnasium": {"envs.gymnasium"},
     "envpool": {"envs.envpool"},
     "hydra": {"config"},
     "omegaconf": {"config"},
-    "safetensors": {"learned", "checkpoint"},
+    "safetensors": {"learned", "checkpoint", "report.episode"},
     "torch": {"export.torch_files", "export.policy_module"},
     "onnx": {"export.onnx_graph"},
     "onnxruntime": {"export.onnx_graph"},

@@ -50,21 +50,26 @@ def evaluate(policy: Policy, env: Any, episodes: int = 100, seed: int = 0) -> Ev
     environments run side by side; its numbers may differ in the last bits, since a batch of another size is rounded
     differently.
     """
-    if not isinstance(policy, Policy):
-        raise LudusError(f"policy={policy!r}: must be a ludus.Policy, as load_policy returns it")
-    if not hasattr(env, "remake"):
-        raise LudusError(f"env={env!r}: must be made by ludus.make_env")
+    check_match(policy, env)
     if not isinstance(episodes, Integral) or episodes < 1:
         raise LudusError(f"episodes={episodes}: must be an integer of at least 1")
     if not isinstance(seed, Integral) or seed < 0:
         raise LudusError(f"seed={seed}: must be an integer of at least 0")
+    return evaluate_state(policy.algorithm, policy.state, env, stream(seed, "evaluation"), episodes)
+
+
+def check_match(policy: Policy, env: Any) -> None:
+    """Refuse a policy that was made for other spaces than the environment has."""
+    if not isinstance(policy, Policy):
+        raise LudusError(f"policy={policy!r}: must be a ludus.Policy, as load_policy returns it")
+    if not hasattr(env, "remake"):
+        raise LudusError(f"env={env!r}: must be made by ludus.make_env")
     for name in ("observation_space", "action_space"):
         if getattr(env, name) != getattr(policy.spec, name):
             raise LudusError(
                 f"{env.id}: its {name.replace('_', ' ')} {getattr(env, name)} is not the policy's "
                 f"{getattr(policy.spec, name)}"
             )
-    return evaluate_state(policy.algorithm, policy.state, env, stream(seed, "evaluation"), episodes)
 
 
 def evaluate_state(

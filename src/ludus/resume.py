@@ -16,6 +16,7 @@ import numpy as np
 from ludus.checkpoint import Checkpoint, Checkpoints, Shape
 from ludus.compilation import OPTION_NAMES, Options
 from ludus.counting import Budget
+from ludus.critic import Critic
 from ludus.envs.registry import WORKER_KEYS, make_env
 from ludus.iteration import TrainState
 from ludus.keeping import CheckpointOptions
@@ -77,6 +78,11 @@ def rebuilt(
 
 def policy_at(run: str | Path, start: int | str, algorithm: Any = None) -> Policy:
     """Return the policy as it was at a checkpoint; the run may be going on meanwhile."""
+    return learned_at(run, start, algorithm)[0]
+
+
+def learned_at(run: str | Path, start: int | str, algorithm: Any = None) -> tuple[Policy, Critic, dict[str, Any]]:
+    """Return policy and critic as they were at a checkpoint, and the checkpoint's record."""
     run = Path(run)
     config = read_config(run)
     trainer, _ = rebuilt(Trainer, run, config, algorithm, verbose=False)
@@ -87,7 +93,9 @@ def policy_at(run: str | Path, start: int | str, algorithm: Any = None) -> Polic
         arrays = checkpoint.read(expected, "learner/")
         _check_finite(checkpoint, arrays)
         learner = put_back(learner, {name.removeprefix("learner/"): array for name, array in arrays.items()})
-        return Policy(as_arrays(trainer.algorithm), trainer.algorithm.policy(learner), trainer.spec, trainer.env.id)
+        arrays, spec, id = as_arrays(trainer.algorithm), trainer.spec, trainer.env.id
+        policy = Policy(arrays, trainer.algorithm.policy(learner), spec, id)
+        return policy, Critic(arrays, trainer.algorithm.critic(learner), spec, id), checkpoint.record
 
 
 def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

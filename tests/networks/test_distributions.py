@@ -7,7 +7,7 @@ import pytest
 
 import cases
 import oracles
-from ludus.networks.distributions import Categorical, Gaussian, sampling_noise
+from ludus.networks.distributions import Categorical, Gaussian, TanhGaussian, sampling_noise
 from ludus.spaces import Box, Discrete
 
 FORBIDDEN = -np.inf
@@ -114,3 +114,13 @@ def test_noise_has_one_number_for_a_choice_and_one_for_each_dimension_of_a_box()
     assert sampling_noise(Box(-1.0, 1.0, (2, 3)), key, (5, 3)).shape == (5, 3, 6)
     uniform = sampling_noise(Discrete(4), key, (10_000,))
     assert uniform.min() >= 0 and uniform.max() < 1
+
+
+def test_the_entropy_of_a_squashed_gaussian_is_the_mean_of_its_surprise():
+    mean = np.array([[0.0, -0.5], [1.5, 3.0], [-4.0, 0.2]], np.float32)
+    log_std = np.array([[0.0, -2.0], [0.5, -1.0], [-3.0, 0.3]], np.float32)
+    distribution = TanhGaussian(mean, log_std)
+    noise = np.random.default_rng(0).standard_normal((200_000, 3, 2)).astype(np.float32)
+    surprise = -np.asarray(distribution.log_prob(distribution.sample(noise)), np.float64)
+    error = surprise.std(axis=0) / np.sqrt(len(noise))
+    assert (np.abs(np.asarray(distribution.entropy()) - surprise.mean(axis=0)) < 4 * error).all()

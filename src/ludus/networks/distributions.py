@@ -17,6 +17,8 @@ from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space,
 
 LOG_2PI = 1.8378770664093453
 LOG_2 = 0.6931471805599453
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
+"""Gauss-Hermite quadrature: the mean of f over a standard normal is about sum(WEIGHTS f(NODES)) / sqrt(2 pi)."""
 
 
 class Categorical(NamedTuple):
@@ -119,9 +121,19 @@ class TanhGaussian(NamedTuple):
     def log_prob(self, unsquashed: jax.Array) -> jax.Array:
         """Return log p(tanh(unsquashed)), summed over dimensions."""
         z = (unsquashed - self.mean) * jnp.exp(-self.log_std)
-        # log(1 - tanh(u)^2) in a form that neither overflows nor cancels.
-        log_slope = 2.0 * (LOG_2 - unsquashed - jax.nn.softplus(-2.0 * unsquashed))
-        return -jnp.sum(0.5 * z * z + self.log_std + 0.5 * LOG_2PI + log_slope, axis=-1)
+        return -jnp.sum(0.5 * z * z + self.log_std + 0.5 * LOG_2PI + _log_slope(unsquashed), axis=-1)
+
+    def entropy(self) -> jax.Array:
+        """Return the differential entropy of the squashed action in nats: the Gaussian's and tanh's mean log slope."""
+        nodes = self.mean[..., None] + jnp.exp(self.log_std)[..., None] * NODES.astype(np.float32)
+        weights = (WEIGHTS / WEIGHTS.sum()).astype(np.float32)
+        squashing = jnp.sum(_log_slope(nodes) * weights, axis=-1)
+        return jnp.sum(self.log_std + 0.5 * (1.0 + LOG_2PI) + squashing, axis=-1)
+
+
+def _log_slope(unsquashed: jax.Array) -> jax.Array:
+    """Return log(1 - tanh(u)^2), in a form that neither overflows nor cancels."""
+    return 2.0 * (LOG_2 - unsquashed - jax.nn.softplus(-2.0 * unsquashed))
 
 
 class MultiCategorical(NamedTuple):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ludus.compilation import Options, compiler_options, jit
+from ludus.envs.base import HostStep
 from ludus.envs.vector import Draw, EpisodeSoFar, VectorEnv, VectorState
 from ludus.rows import Layout, choose_rows
 from ludus.seeding import spread
@@ -154,6 +155,42 @@ def play(
     program = jit(_play, compiler_options(0), static=("env", "lanes", "max_steps"))
     returns, lengths = program(algorithm, env, policy, key, np.int32(episodes), lanes, max_steps)
     return np.asarray(returns)[:episodes], np.asarray(lengths)[:episodes]
+
+
+class Lane:
+    """Episode `index` of those that `play` plays with a key, step by step: it can be watched."""
+
+    seed = None
+    """There is none: a JAX environment starts from a key."""
+
+    def __init__(self, env: VectorEnv, key: jax.Array, index: int):
+        """Start the episode."""
+        start_key, self._step_key = jax.random.split(key)
+        self._env, self._index, self._t = env.remake(1), index, 0
+        self._state = jit(VectorEnv.reset, compiler_options(0), static=("self",))(self._env, _own(start_key, index))
+
+    @property
+    def obs(self) -> Any:
+        """What to act on next `[1, ...]`."""
+        return self._state.obs
+
+    def step(self, action: Any) -> HostStep:
+        """Advance by one step."""
+        key = _own(jax.random.fold_in(self._step_key, self._t), self._index)
+        draw = Draw(key, (self._state.env, self._state.obs))  # nothing follows the end: no start is needed
+        program = jit(VectorEnv.step, compiler_options(0), static=("self",))
+        self._state, outcome = program(self._env, self._state, action, draw)
+        self._t += 1
+        ended = np.asarray(outcome.terminated), np.asarray(outcome.truncated)
+        return HostStep(jax.device_get(outcome.obs), self.obs, np.asarray(outcome.reward), *ended)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _own(key: jax.Array, index: int) -> jax.Array:
+    """Return the key `[1]` that lane `index` has of a key that is spread over many."""
+    return spread(key, (index + 1,))[index:]
 
 
 class Repeat:

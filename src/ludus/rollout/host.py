@@ -263,6 +263,28 @@ def _play_batch(
     return returns, lengths
 
 
+class Lane:
+    """Episode `index` of those that `play` plays with a key, step by step; the twin of `compiled.Lane`."""
+
+    def __init__(self, env: HostEnv, key: jax.Array, index: int):
+        """Start the episode in an environment of its own."""
+        self.seed = seeds_from(key, 1, index)[0]
+        self._env = env.remake(1)
+        self.obs = self._env.reset([self.seed])
+
+    def step(self, action: Any) -> HostStep:
+        """Advance by one step."""
+        outcome = self._env.step(jax.tree.map(np.array, action))
+        if outcome.broken is not None and outcome.broken.any():
+            raise LudusError(f"{self._env.id}: the episode broke (seed {self.seed})")
+        self.obs = outcome.obs
+        return outcome
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
 class Repeat:
     """Runs `body(plan, context, state) -> state, row` from Python; the twin of `compiled.Repeat`.
 
