@@ -31,6 +31,7 @@ ALLOWED = {
     "replay": {"types"},
     "files": set(),
     "tracking": {"tracking", "files", *SHARED},
+    "track": {"tracking", "files", "types"},
     "checkpoint": {"files", "types"},
     "snapshot": {"checkpoint", "envs", "replay", "types"},
     "keeping": {"checkpoint", "files", "policy", "snapshot", "types"},
@@ -52,6 +53,7 @@ FOREIGN = {
     "onnx": {"export.onnx_graph"},
     "onnxruntime": {"export.onnx_graph"},
     "flatbuffers": {"export.stablehlo"},
+    "mlflow": {"tracking.mlflow.store"},
 }
 
 

@@ -6,6 +6,7 @@ Nothing heavy is imported before a verb needs it, so that `ludus --help` answers
 import argparse
 import contextlib
 import difflib
+import importlib.util
 import io
 import itertools
 import json
@@ -36,6 +37,7 @@ Train reinforcement-learning agents on any environment.
   export     for other runtimes      ludus export RUN --format onnx
   runs       list runs               ludus runs
   compare    runs side by side       ludus compare RUN RUN ...
+  track      send a run to MLflow    ludus track RUN
 
   verify-resume   prove that a run resumes exactly
   debug           find where a run's first NaN comes from
@@ -85,6 +87,7 @@ def _command(words: list[str]) -> int:
         "export": _export,
         "runs": _runs,
         "compare": _compare,
+        "track": _track,
     }
     if not words or words[0] in ("-h", "--help"):
         print(USAGE, end="")
@@ -377,4 +380,19 @@ def _compare(words: list[str]) -> int:
 
     comparison = compare(given.runs)
     print(json.dumps(comparison.plain(), indent=2) if given.json else comparison_table(comparison))
+
+
+def _track(words: list[str]) -> int:
+    parser = _Parser(
+        prog="ludus track",
+        description="Send to MLflow what is missing there of a run, after an outage or because it was not sent before: "
+        "to MLFLOW_TRACKING_URI, if that is set, else to mlflow.db beside the run folder.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="run folder (default: the newest in runs/)")
+    given = parser.parse_args(words)
+    if importlib.util.find_spec("mlflow") is None:
+        raise LudusError('ludus track: MLflow is not installed; pip install "ludus[mlflow]"')
+    from ludus.track import track
+
+    print(track(given.run or _newest_run()))
     return 0

@@ -106,7 +106,8 @@ class Recorder:
             if self.iterations == 0 and "status" not in self.folder.identity:
                 self.folder.create()
             self.folder.write_config(config)
-            self.folder.write_identity(**identity, status="running")
+            started = self.folder.identity.get("started", round(time.time(), 3))
+            self.folder.write_identity(**identity, started=started, status="running")
             for tracker in self.trackers:
                 tracker.begin(self.folder)
 

@@ -13,4 +13,8 @@ def trackers(options: TrackingOptions, say: Callable[[str], None]) -> list[Track
         say: prints one line for the user.
     """
     made: list[Tracker] = []
+    if options.mlflow:
+        from ludus.tracking.mlflow.tracker import MLflowTracker
+
+        made.append(MLflowTracker(say))
     return made

@@ -1,0 +1,167 @@
+"""Sending a run to MLflow: beside training, in a process of its own (`python -m ludus.track RUN`), or afterwards.
+
+The process lives as long as its standard input is open, which the training process holds; then it sends the rest, for
+a bounded time, and ends. It speaks in lines of JSON: `say` is for the user, `wait` asks for so many seconds.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+from ludus import files
+from ludus.tracking.mlflow.cursor import FOLDER
+from ludus.tracking.mlflow.follower import TakenBackError
+from ludus.tracking.mlflow.redaction import redacted
+from ludus.tracking.mlflow.sender import Sender
+from ludus.tracking.mlflow.store import StoreError
+from ludus.types import LudusError
+
+POLL_SECONDS = 1.0
+"""How often the journal is looked at."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+"""Seconds between attempts while MLflow does not answer; each is twice the one before."""
+LAST_SECONDS = 20.0
+"""For so long nothing may have worked before a process whose run is over gives up."""
+NICENESS = 10
+LOCK = "lock"
+
+Tell = Callable[..., None]
+
+
+class Follow:
+    """Sends a run while it is being trained, through outages."""
+
+    def __init__(self, sender: Sender, tell: Tell):
+        """Nothing has been tried yet."""
+        self.sender, self.tell = sender, tell
+        self.trouble: StoreError | None = None
+        self._pause, self._next_try = FIRST_PAUSE, 0.0
+        self._is_announced = False
+
+    def attempt(self) -> None:
+        """Send what is new, unless it is too early to try again after a failure."""
+        if (self.trouble and self.trouble.is_final) or time.monotonic() < self._next_try:
+            return
+        try:
+            while self.sender.send():
+                self._worked()
+            self._worked()
+        except StoreError as error:
+            self._failed(error)
+        except TakenBackError:  # it is being cut at this very moment
+            pass
+
+    def finish(self) -> None:
+        """Send the rest and what the run came to; give up when nothing has worked for a while."""
+        last_success = time.monotonic()
+        while not (self.trouble and self.trouble.is_final):
+            try:
+                while self.sender.send():
+                    last_success = self._worked()
+                self.sender.finish(lambda name: self.tell(wait=LAST_SECONDS))
+                self._worked()
+                return
+            except StoreError as error:
+                self._failed(error)
+            except TakenBackError:
+                return  # somebody has gone on with the run
+            if time.monotonic() - last_success > LAST_SECONDS:
+                break
+            time.sleep(max(0.0, min(self._next_try - time.monotonic(), 2.0)))
+
+    def _worked(self) -> float:
+        if self.trouble:
+            self.tell(say=f"MLflow: {self.sender.store.name} answers again")
+        if not self._is_announced:
+            self._is_announced = True
+            self.tell(say=f"MLflow: experiment {self.sender.experiment} at {self.sender.store.name}")
+        self.trouble, self._pause = None, FIRST_PAUSE
+        self.tell(wait=0.0)
+        return time.monotonic()
+
+    def _failed(self, error: StoreError) -> None:
+        if self.trouble is None:
+            self.tell(say=f"MLflow: {error}; training goes on, the journal has it all")
+        self.trouble = error
+        self._next_try = time.monotonic() + self._pause
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+
+
+def follow(run: Path, lifeline: int, tell: Tell) -> None:
+    """Send a run until nobody holds the lifeline any more, and then the rest."""
+    with _only_one(run, lambda: _is_cut(lifeline, POLL_SECONDS)) as is_mine:
+        if not is_mine:
+            tell(say=f"MLflow: another process sends this run; ludus track {run} sends the rest later")
+            return
+        state = Follow(Sender(run), tell)
+        while not _is_cut(lifeline, POLL_SECONDS):
+            state.attempt()
+        state.finish()
+        if state.trouble:
+            rows = state.sender.missing()
+            tell(say=f"MLflow: {rows:,} rows have not arrived; ludus track {run} sends the rest later")
+
+
+def track(run: Path) -> str:
+    """Bring MLflow up to date with a run that is over; return what to tell the user. LudusError if it cannot be."""
+    with _only_one(run, lambda: True) as is_mine:
+        if not is_mine:
+            raise LudusError(f"{run}: another process is sending it to MLflow; nothing needs to be done")
+        sender = Sender(run)
+        rows = 0
+        while sent := sender.send():
+            rows += sent
+        sender.finish(lambda name: None)
+    return f"MLflow: {rows:,} rows sent to experiment {sender.experiment} at {sender.store.name}"
+
+
+@contextlib.contextmanager
+def _only_one(run: Path, is_to_give_up: Callable[[], bool]) -> Generator[bool]:
+    """Be the only process that sends a run; wait for another one until told to give up."""
+    files.make_folder(run / FOLDER)
+    lock = os.open(run / FOLDER / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if is_to_give_up():
+                    yield False
+                    return
+        yield True
+    finally:
+        os.close(lock)
+
+
+def _is_cut(lifeline: int, seconds: float) -> bool:
+    """Wait so long; say whether the other end has been closed."""
+    return bool(select.select([lifeline], [], [], seconds)[0]) and not os.read(lifeline, 1)
+
+
+def main() -> int:
+    """Follow the run that is named, quietly: what this process says is for the one that started it."""
+    os.nice(NICENESS)
+    os.umask(0o077)
+    mouth, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+
+    def tell(**message: object) -> None:
+        with contextlib.suppress(OSError):  # nobody listens any more
+            os.write(mouth, json.dumps(message).encode() + b"\n")
+
+    try:
+        follow(Path(sys.argv[1]), 0, tell)
+    except (LudusError, OSError) as error:
+        tell(say=f"MLflow: {redacted(str(error))}; ludus track {sys.argv[1]} sends the rest later")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""How far a run has come in MLflow: files of the run folder that survive a crash at any moment.
+
+`cursor.json` says which store and which of its runs the rows went to, and holds the batch that is on its way: after a
+crash it is sent again as it was, which MLflow's stores take for what they have already. `<run>.sent` has a digest of
+each row that has arrived, timings left out: a resumed run computes rows again, and only if they came out differently
+do they belong to other curves.
+"""
+
+import errno
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ludus import files
+from ludus.types import LudusError
+
+FOLDER, CURSOR = "mlflow", "cursor.json"
+TIMINGS = ("elapsed_seconds", "steps_per_second")
+DIGEST_BYTES = 8
+MOST_BYTES = 1 << 26
+
+
+@dataclass
+class Batch:
+    """Rows on their way: the number of the first, the digests of all, and the points they are made of."""
+
+    first: int
+    digests: list[str]
+    metrics: list[list[Any]]
+
+
+@dataclass
+class Cursor:
+    """Where the rows of a run go."""
+
+    uri: str
+    """The store, without credentials."""
+    experiment: str
+    run: str
+    started: int
+    """When the run began, in milliseconds: times of rows count from there."""
+    continues: str | None = None
+    """An MLflow run that holds rows which have been taken back since."""
+    sending: Batch = field(default_factory=lambda: Batch(0, [], []))
+
+
+def digest(row: dict[str, Any]) -> str:
+    """Return what two rows have in common if they say the same, however long it took."""
+    content = {name: value for name, value in row.items() if name not in TIMINGS}
+    text = json.dumps(content, sort_keys=True).encode()
+    return hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest()
+
+
+class CursorFiles:
+    """The cursor of one run folder, on disk."""
+
+    def __init__(self, run: Path):
+        """Nothing is read yet."""
+        self.folder = run / FOLDER
+
+    def load(self) -> Cursor | None:
+        """Return the cursor; None if nothing has been sent, or if what it says cannot be used."""
+        try:
+            data = json.loads(files.read(self.folder / CURSOR, MOST_BYTES))
+            sending = Batch(**data.pop("sending"))
+            return Cursor(**data, sending=sending)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise LudusError(f"{self.folder / CURSOR}: is damaged ({error}); remove it to send the run anew") from error
+
+    def save(self, cursor: Cursor) -> None:
+        """Write it down, whole."""
+        files.make_folder(self.folder)
+        files.write_whole(self.folder / CURSOR, json.dumps(asdict(cursor)).encode())
+
+    def sent(self, cursor: Cursor) -> list[str]:
+        """Return the digests of the rows that have arrived."""
+        try:
+            data = (self.folder / f"{cursor.run}.sent").read_bytes()
+        except FileNotFoundError:
+            return []
+        whole = len(data) // DIGEST_BYTES * DIGEST_BYTES
+        return [data[i : i + DIGEST_BYTES].hex() for i in range(0, whole, DIGEST_BYTES)]
+
+    def add(self, cursor: Cursor, batch: Batch) -> None:
+        """Take note that a batch has arrived."""
+        file = os.open(self.folder / f"{cursor.run}.sent", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.lseek(file, batch.first * DIGEST_BYTES, os.SEEK_SET)
+            data = bytes.fromhex("".join(batch.digests))
+            if os.write(file, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file)
+        finally:
+            os.close(file)

@@ -1,0 +1,166 @@
+"""What a run is called in MLflow: every figure and setting under our name and under that of the founding documents."""
+
+import math
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+TRAIN_KEYS: dict[str, tuple[str, ...]] = {
+    "episode_return_mean": ("avg_reward", "episode_reward"),
+    "episode_length_mean": ("avg_length", "episode_length"),
+    "steps": ("total_steps",),
+    "updates": ("num_updates",),
+    "policy_loss": (),
+    "value_loss": (),
+    "total_loss": (),
+    "entropy": ("entropy_loss",),
+    "approx_kl": ("kl_divergence",),
+    "clip_fraction": ("clipfrac",),
+    "gradient_norm": ("grad_norm",),
+}
+"""Figures of a `train` row, and what the documents call them besides. `entropy_loss` is minus the entropy."""
+EVALUATION_KEYS: dict[str, tuple[str, ...]] = {
+    "eval_return_mean": ("eval_avg_reward",),
+    "eval_return_std": ("eval_std_reward",),
+    "eval_return_max": ("eval_max_reward",),
+    "eval_return_min": ("eval_min_reward",),
+    "eval_length_mean": ("eval_avg_length",),
+}
+"""Figures of an `evaluation` row, and what the documents call them besides."""
+PARAMETERS = {"env_options.max_episode_steps": "max_steps_per_episode"}
+"""Settings that the documents call otherwise; those of the algorithm they call by their last word."""
+WINDOWS = {"avg_reward_10": ("return", 10), "avg_reward_50": ("return", 50), "avg_length_10": ("length", 10)}
+"""Means over the latest episodes: of as many whole iterations as it takes to have so many."""
+COUNTS = ("iteration", "steps", "episodes", "updates", "elapsed_seconds")
+"""What an `evaluation` row repeats of the `train` row before it."""
+NOT_FIGURES = ("seq", "kind")
+
+MOST_NAME, MOST_PARAMETER = 250, 6000
+"""MLflow's limits, in characters."""
+FORBIDDEN = re.compile(r"[^\w\-./: ]", re.ASCII)
+
+
+class Metric(NamedTuple):
+    """One point of one curve."""
+
+    key: str
+    value: float
+    timestamp: int
+    step: int
+
+
+def allowed(name: str) -> str:
+    """Return a name that MLflow takes: it knows letters, digits and _-.: /, and wants no path that leads elsewhere."""
+    name = FORBIDDEN.sub("_", name)[:MOST_NAME]
+    plain = posixpath.normpath(name).replace("..", "__").strip("/")
+    return "_" if plain in ("", ".") else plain
+
+
+def parameters(config: dict[str, Any]) -> dict[str, str]:
+    """Return every setting of a resolved configuration by its key, and under the documents' names."""
+    ours = {key: str(value) for key, value in _flat(config, "")}
+    theirs = {}
+    for key, value in ours.items():
+        if key.startswith("algorithm.") and key.count(".") == 1:
+            theirs[key.removeprefix("algorithm.")] = value
+        elif key in PARAMETERS:
+            theirs[PARAMETERS[key]] = value
+    if "algorithm.name" in ours:
+        theirs["algorithm"] = theirs.pop("name")
+    return {allowed(key): value[:MOST_PARAMETER] for key, value in (theirs | ours).items()}
+
+
+def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for name, entry in value.items():
+            yield from _flat(entry, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
+
+
+class Translator:
+    """Makes metrics of the rows of a journal. It must see all of them, in order: some are means over many."""
+
+    def __init__(self, started: int):
+        """`started` is when the run began, in milliseconds; rows count their seconds from there."""
+        self.started = started
+        self.last: dict[str, Any] = {}
+        """The latest value of every figure."""
+        self.best: dict[str, float] = {}
+        """The highest value of each return so far."""
+        self._recent: list[tuple[int, float, float]] = []
+        self._episodes = 0
+
+    def metrics(self, row: dict[str, Any]) -> list[Metric]:
+        """Return the points that a row is. Their times depend on the row alone, so that it can be sent twice."""
+        figures = {name: value for name, value in row.items() if name not in NOT_FIGURES and _is_number(value)}
+        self._remember(row, figures)
+        if row.get("kind") == "train":
+            figures |= _translated(figures, TRAIN_KEYS) | self._window_means()
+            if "entropy" in figures:
+                figures["entropy_loss"] = -figures["entropy"]
+        else:
+            figures = {name: value for name, value in figures.items() if name not in COUNTS}
+            figures |= _translated(figures, EVALUATION_KEYS)
+        timestamp, step = self.time_of(row), int(row.get("steps", 0))
+        return [Metric(allowed(name), float(value), timestamp, step) for name, value in figures.items()]
+
+    def final(self, identity: dict[str, Any]) -> list[Metric]:
+        """Return what the documents call the results of a run."""
+        last = self.last
+        found = {
+            "final_avg_reward": last.get("eval_return_mean"),
+            "final_std_reward": last.get("eval_return_std"),
+            "best_avg_reward": self.best.get("eval_return_mean", self.best.get("episode_return_mean")),
+            "total_episodes": last.get("episodes"),
+            "training_time": last.get("elapsed_seconds"),
+            "converged": float(bool(identity.get("converged"))),
+        }
+        timestamp, step = self.time_of(last), int(last.get("steps", 0))
+        return [Metric(name, float(value), timestamp, step) for name, value in found.items() if value is not None]
+
+    def time_of(self, row: dict[str, Any]) -> int:
+        """Return when a row was written, in milliseconds."""
+        return self.started + round(1000 * row.get("elapsed_seconds", 0.0))
+
+    def _remember(self, row: dict[str, Any], figures: dict[str, float]) -> None:
+        self.last |= figures
+        for name in ("eval_return_mean", "episode_return_mean"):
+            if name in figures:
+                self.best[name] = max(figures[name], self.best.get(name, -math.inf))
+        episodes = int(row.get("episodes", 0))
+        if row.get("kind") == "train" and "episode_return_mean" in figures:
+            mean_length = figures.get("episode_length_mean", 0.0)
+            self._recent.append((episodes - self._episodes, figures["episode_return_mean"], mean_length))
+            while sum(count for count, *_ in self._recent[1:]) >= 50:
+                del self._recent[0]
+        self._episodes = max(episodes, self._episodes)
+
+    def _window_means(self) -> dict[str, float]:
+        found = {}
+        for name, (what, size) in WINDOWS.items():
+            count, total = 0, 0.0
+            for episodes, mean_return, mean_length in reversed(self._recent):
+                count += episodes
+                total += episodes * (mean_return if what == "return" else mean_length)
+                if count >= size:
+                    found[name] = total / count
+                    break
+        return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _translated(figures: dict[str, float], table: dict[str, tuple[str, ...]]) -> dict[str, float]:
+    return {other: figures[name] for name, others in table.items() if name in figures for other in others}
+
+
+def default_experiment(config: dict[str, Any]) -> str:
+    """Return `<env>-<algorithm>`, such as cartpole-ppo."""
+    env = re.sub(r"-v\d+$", "", str(config.get("env", "")).rpartition(":")[2]).lower()
+    algorithm = config.get("algorithm")
+    name = algorithm.get("name", "") if isinstance(algorithm, dict) else ""
+    return re.sub(r"[/:]+", "-", f"{env}-{name}").strip("-") or "ludus"

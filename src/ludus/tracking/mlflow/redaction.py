@@ -1,0 +1,27 @@
+"""Keeping secrets out of what is shown or written: MLflow's messages repeat addresses, and those may hold passwords."""
+
+import os
+import re
+from urllib.parse import quote
+
+USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
+QUERY = re.compile(r"(?<=[^\s?])\?[^\s'\")]*")
+TELLING = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY|USERNAME", re.IGNORECASE)
+"""Names of environment variables whose values are nobody's business."""
+SHORTEST = 4
+"""A shorter value would be found inside ordinary words."""
+MOST_CHARACTERS = 300
+
+
+def without_credentials(uri: str) -> str:
+    """Return an address without the user, password and query that it may hold."""
+    return QUERY.sub("", USERINFO.sub("", uri)) if "://" in uri else uri
+
+
+def redacted(text: str) -> str:
+    """Return a message, on one line, without any secret of the environment."""
+    line = " ".join(str(text).split())
+    for name, value in os.environ.items():
+        if TELLING.search(name) and len(value) >= SHORTEST:
+            line = line.replace(value, "***").replace(quote(value, safe=""), "***")
+    return USERINFO.sub("", line)[:MOST_CHARACTERS]
