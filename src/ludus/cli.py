@@ -380,6 +380,7 @@ def _compare(words: list[str]) -> int:
 
     comparison = compare(given.runs)
     print(json.dumps(comparison.plain(), indent=2) if given.json else comparison_table(comparison))
+    return 0
 
 
 def _track(words: list[str]) -> int:
