@@ -74,3 +74,34 @@ def learning_rows(iterations: int, top: float = 500.0, seed: int = 0) -> list[di
         if i % 10 == 0:
             rows.append(evaluation_row(i, min(top, mean)))
     return rows
+
+
+LAYERS = ("actor/0", "actor/1", "actor/2", "critic/0", "critic/1", "critic/2")
+TIMES = {"environment": 0.1, "act": 0.2, "update": 0.5, "transfer": 0.05, "compile": 0.0}
+
+
+def full_rows(iterations: int, seed: int = 0) -> list[dict[str, Any]]:
+    """A run that journals everything there is: layers, histograms, single episodes, success, where time went."""
+    random = np.random.default_rng(seed)
+    rows = learning_rows(iterations, seed=seed)
+    for row in rows:
+        if row["kind"] != "train":
+            continue
+        i, mean = row["iteration"], row["episode_return_mean"]
+        row |= {"success_rate": min(1.0, i / iterations), "alpha": 1.0 / i, "info/fuel/mean": float(random.normal())}
+        row["episode_returns"] = [float(x) for x in random.normal(mean, 5.0, 10)]
+        row["episode_lengths"] = [float(x) for x in random.normal(mean, 5.0, 10)]
+        row |= {f"seconds/{name}": seconds for name, seconds in TIMES.items()}
+        if i == 1:
+            row["seconds/compile"] = 3.0
+        if i % 5 == 0:
+            for k, layer in enumerate(LAYERS):
+                size = float(np.exp(random.normal(-k, 0.3)))
+                for norm, scale in (("gradient", 1), ("update", 1e-3), ("parameter", 10)):
+                    row[f"{norm}_norm/{layer}"] = scale * size
+                row[f"adam_first_moment_norm/{layer}"] = 0.1 * size
+                row[f"adam_second_moment_norm/{layer}"] = 0.01 * size**2
+            counts = np.histogram(random.normal(i / iterations, 1.0, 1000), 30, (-3, 3))[0]
+            row["histogram/action"] = {"low": -3.0, "high": 3.0, "counts": counts.tolist()}
+            row["histogram/gradient"] = {"low": -0.1, "high": 0.1, "counts": counts[::-1].tolist()}
+    return rows

@@ -38,6 +38,7 @@ Train reinforcement-learning agents on any environment.
   runs       list runs               ludus runs
   compare    runs side by side       ludus compare RUN RUN ...
   track      send a run to MLflow    ludus track RUN
+  report     a page of figures       ludus report RUN
 
   verify-resume   prove that a run resumes exactly
   debug           find where a run's first NaN comes from
@@ -88,6 +89,7 @@ def _command(words: list[str]) -> int:
         "runs": _runs,
         "compare": _compare,
         "track": _track,
+        "report": _report,
     }
     if not words or words[0] in ("-h", "--help"):
         print(USAGE, end="")
@@ -396,4 +398,23 @@ def _track(words: list[str]) -> int:
     from ludus.track import track
 
     print(track(given.run or _newest_run()))
+    return 0
+
+
+def _report(words: list[str]) -> int:
+    parser = _Parser(
+        prog="ludus report",
+        description="Write one HTML file that shows how a run went: the verdict, the score with its interval, and "
+        "interactive figures of everything in its journal. It opens from disk and needs no network. Several runs are "
+        "drawn over each other, seeds taken together, with what was set differently and a heat map after a sweep.",
+        epilog="example: ludus report runs/pendulum",
+    )
+    parser.add_argument("runs", metavar="RUN", type=Path, nargs="*", help="run folders (default: the newest in runs/)")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="default: RUN/report/index.html, or beside the runs"
+    )
+    given = parser.parse_args(words)
+    from ludus.report.make import make_report
+
+    print(make_report(given.runs or [_newest_run()], given.output))
     return 0

@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from ludus.report import journal
 from ludus.report.run import Run
 from ludus.report.statistics import Estimate, estimate
+from ludus.report.story import Story
 from ludus.types import LudusError
 
-OWN = ("seed", "run_dir")
-"""Settings in which the runs of one group may differ."""
+OWN = ("seed", "run_dir", "verbose", "log_frequency")
+"""Settings in which the runs of one group may differ: those that no agent can feel. `tracking` is another."""
 LAST_SHARE = 10
 """Training figures are means over the last tenth of a run's rows."""
 UNTOLD = ("seq", "iteration", "episodes", "updates")
 """Columns that count rather than measure."""
 ABSENT = "(absent)"
+FINAL = "final evaluation return"
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,17 @@ class Group:
     """Runs that differ in nothing but the seed, and their figures over seeds."""
 
     letter: str
-    runs: list[Run]
+    stories: list[Story]
     settings: dict[str, Any]
     """The configuration, flat: `algorithm.gamma` and so on."""
     metrics: dict[str, Estimate]
     scores: dict[str, list[float]]
     """The figures of each run, in the order of the runs that have them."""
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs."""
+        return [story.run for story in self.stories]
 
 
 @dataclass(frozen=True)
@@ -73,16 +79,16 @@ def compare(paths: Sequence[Path]) -> Comparison:
                 f"{path}: is given twice (as {taken[path.resolve()]}); a run is not a second seed of itself"
             )
         taken[path.resolve()] = path
-    groups = group_runs([Run(path) for path in paths])
+    return compared([Story.read(path) for path in paths])
+
+
+def compared(stories: Sequence[Story]) -> Comparison:
+    """Compare runs that have been read; those that differ in nothing but the seed are taken together."""
+    alike: dict[str, list[Story]] = {}
+    for story in stories:
+        alike.setdefault(repr(sorted(settings(story.run).items())), []).append(story)
+    groups = [_group(letter, members) for letter, members in zip(_letters(), alike.values(), strict=False)]
     return Comparison(groups, differences(groups), _notes(groups))
-
-
-def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Take runs that differ in nothing but the seed together, in the order in which they come."""
-    alike: dict[str, list[Run]] = {}
-    for run in runs:
-        alike.setdefault(repr(sorted(settings(run).items())), []).append(run)
-    return [_group(letter, members) for letter, members in zip(_letters(), alike.values(), strict=False)]
 
 
 def _letters() -> Iterator[str]:
@@ -95,13 +101,15 @@ def _letters() -> Iterator[str]:
 
 def settings(run: Run) -> dict[str, Any]:
     """Return the configuration of a run as one flat dictionary, without its seed and its folder."""
-    return {name: value for name, value in _flat(run.config, "") if name not in OWN}
+    every = flat(run.config)
+    return {name: value for name, value in every if name not in OWN and not name.startswith("tracking.")}
 
 
-def _flat(config: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a configuration, those of its parts under `part.name`."""
     for name, value in config.items():
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
@@ -113,29 +121,28 @@ def differences(groups: Sequence[Group]) -> dict[str, list[Any]]:
     return {name: values for name, values in table.items() if any(repr(value) != repr(values[0]) for value in values)}
 
 
-def _group(letter: str, runs: list[Run]) -> Group:
-    figures = [run_figures(run) for run in runs]
+def _group(letter: str, stories: list[Story]) -> Group:
+    figures = [run_figures(story) for story in stories]
     names = dict.fromkeys(name for each in figures for name in each)
     scores = {name: [each[name] for each in figures if name in each] for name in names}
-    return Group(letter, runs, settings(runs[0]), {name: estimate(scores[name]) for name in names}, scores)
+    estimates = {name: estimate(scores[name]) for name in names}
+    return Group(letter, stories, settings(stories[0].run), estimates, scores)
 
 
-def run_figures(run: Run) -> dict[str, float]:
+def run_figures(story: Story) -> dict[str, float]:
     """Return what a run came to, one number for each figure; a figure that it does not have is absent."""
-    rows = journal.read(run.path)
-    evaluated = rows.evaluation.column("eval_return_mean")
-    evaluated = evaluated[np.isfinite(evaluated)]
     figures: dict[str, float] = {}
+    evaluated = story.evaluations["mean"]
     if len(evaluated):
-        figures |= {"final evaluation return": float(evaluated[-1]), "best evaluation return": float(evaluated.max())}
+        figures |= {FINAL: float(evaluated[-1]), "best evaluation return": float(evaluated.max())}
     for name in ("steps", "elapsed_seconds", "steps_per_second"):
-        latest = [value for table in (rows.train, rows.evaluation) if (value := table.last(name)) is not None]
-        if latest:
-            figures[name] = max(latest)
+        if (latest := story.total(name)) is not None:
+            figures[name] = latest
     if "steps" in figures and figures.get("elapsed_seconds"):
         figures["steps_per_second"] = figures["steps"] / figures["elapsed_seconds"]
-    first = rows.train.rows - max(1, rows.train.rows // LAST_SHARE)
-    for name, column in rows.train.columns.items():
+    train = story.train
+    first = train.rows - max(1, train.rows // LAST_SHARE)
+    for name, column in train.columns.items():
         known = column[max(first, 0) :]
         known = known[np.isfinite(known)]
         if len(known) and name not in UNTOLD and name not in figures:

@@ -31,12 +31,12 @@ def comparison_table(comparison: Comparison) -> str:
     parts += [f"note: {shown(note)}" for note in comparison.notes]
     letters = [group.letter for group in groups]
     if comparison.differences:
-        lines = [(name, *map(_setting, values)) for name, values in comparison.differences.items()]
+        lines = [(name, *map(setting_text, values)) for name, values in comparison.differences.items()]
         parts.append(aligned([("setting", *letters), *lines]))
     else:
         parts.append("the settings do not differ but for the seed")
     names = dict.fromkeys(name for group in groups for name in group.metrics)
-    lines = [(name, *(_estimate(group.metrics.get(name)) for group in groups)) for name in names]
+    lines = [(name, *(estimate_text(group.metrics.get(name)) for group in groups)) for name in names]
     parts.append(aligned([("figure", *letters), *lines]))
     parts.append(
         f"Interquartile mean over seeds [95% bootstrap interval, {RESAMPLES:,} resamples]; one run has no interval.\n"
@@ -51,11 +51,13 @@ def _members(group: Group) -> tuple[str, str]:
     return group.letter, f"{runs} (seed{'s' if len(group.runs) > 1 else ''} {seeds})"
 
 
-def _setting(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """Return a setting as text."""
     return value if isinstance(value, str) else repr(value)
 
 
-def _estimate(made: Estimate | None) -> str:
+def estimate_text(made: Estimate | None) -> str:
+    """Return an estimate and its interval as text; a dash if there is none."""
     if made is None:
         return "-"
     if made.interval is None:

@@ -1,0 +1,109 @@
+"use strict";
+// Draws the panels of a report. PANELS is set before this text: a list of {id, title, traces, x, y, log, guides, layout}.
+(() => {
+  const root = document.documentElement;
+  const wish = window.matchMedia("(prefers-color-scheme: dark)");
+  const isTouch = window.matchMedia("(pointer: coarse)").matches;
+  const isNarrow = () => window.innerWidth < 640;
+
+  function remembered() {
+    try { return window.localStorage.getItem("ludus-theme"); } catch { return null; } // a page from disk may have no store
+  }
+  function remember(theme) {
+    try { window.localStorage.setItem("ludus-theme", theme); } catch { /* then only this page knows */ }
+  }
+  function setTheme(theme) {
+    root.dataset.theme = theme;
+    const button = document.getElementById("theme");
+    if (button) button.textContent = theme === "dark" ? "Light" : "Dark";
+  }
+  function merged(base, more) {
+    const out = { ...base };
+    for (const [name, value] of Object.entries(more || {})) {
+      const isTree = value && typeof value === "object" && !Array.isArray(value) && base && typeof base[name] === "object";
+      out[name] = isTree ? merged(base[name], value) : value;
+    }
+    return out;
+  }
+  function axis(title, colours) {
+    return { title: { text: title, standoff: 8 }, gridcolor: colours.rule, zerolinecolor: colours.rule,
+      linecolor: colours.rule, automargin: true, exponentformat: "power", minexponent: 5, separatethousands: true };
+  }
+  function colours() {
+    const style = getComputedStyle(root);
+    const value = (name) => style.getPropertyValue(name).trim();
+    return { ink: value("--ink"), quiet: value("--quiet"), rule: value("--rule"), raised: value("--raised") };
+  }
+  function layout(panel) {
+    const c = colours();
+    const base = {
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 56, r: 16, t: 12, b: 44 },
+      font: { color: c.ink, size: isNarrow() ? 11 : 12, family: "system-ui, DejaVu Sans, sans-serif" },
+      xaxis: axis(panel.x, c), yaxis: axis(panel.y, c), hovermode: "closest",
+      hoverlabel: { bgcolor: c.raised, bordercolor: c.rule, font: { color: c.ink } },
+      showlegend: panel.traces.filter((trace) => trace.name && trace.showlegend !== false).length > 1,
+      legend: { orientation: "h", yanchor: "bottom", y: 1.0, xanchor: "left", x: 0, font: { size: 11 } },
+      dragmode: isTouch ? false : "zoom", shapes: [], annotations: [], bargap: 0.02,
+    };
+    if (panel.x === "environment steps") base.xaxis.tickformat = "~s";
+    if (panel.log) { base.yaxis.type = "log"; }
+    for (const [value, label] of panel.guides) {
+      base.shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value,
+        line: { color: c.quiet, width: 1, dash: "dot" } });
+      base.annotations.push({ xref: "paper", x: 1, xanchor: "right", y: value, yanchor: "bottom", text: label,
+        showarrow: false, font: { size: 10, color: c.quiet } });
+    }
+    return merged(base, panel.layout);
+  }
+  const config = { responsive: true, displaylogo: false, displayModeBar: isTouch ? false : "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+
+  function draw(panel) {
+    return Plotly.newPlot(panel.id, panel.traces, layout(panel), config);
+  }
+  function repaint() {
+    for (const panel of PANELS) {
+      const place = document.getElementById(panel.id);
+      if (!place || !place.layout) continue;
+      const fresh = layout(panel);
+      const c = colours();
+      Plotly.relayout(place, { "font.color": c.ink, "hoverlabel.bgcolor": c.raised, "hoverlabel.font.color": c.ink,
+        "xaxis.gridcolor": c.rule, "yaxis.gridcolor": c.rule, "xaxis.zerolinecolor": c.rule,
+        "yaxis.zerolinecolor": c.rule, shapes: fresh.shapes, annotations: fresh.annotations });
+    }
+  }
+  async function show() {
+    setTheme(remembered() || (wish.matches ? "dark" : "light"));
+    wish.addEventListener("change", () => { if (!remembered()) { setTheme(wish.matches ? "dark" : "light"); repaint(); } });
+    document.getElementById("theme").addEventListener("click", () => {
+      const theme = root.dataset.theme === "dark" ? "light" : "dark";
+      setTheme(theme); remember(theme); repaint();
+    });
+    for (const panel of PANELS) {
+      await draw(panel);
+      await new Promise((resolve) => setTimeout(resolve)); // the reader can scroll meanwhile
+    }
+    root.dataset.ready = "true";
+  }
+  async function picture() { // one PNG for each panel, as text that a headless browser prints
+    setTheme("light");
+    const made = {};
+    for (const panel of PANELS) {
+      const place = document.createElement("div");
+      document.body.append(place);
+      const size = { width: 720, height: 420 };
+      const whole = merged(layout(panel), { ...size, title: { text: panel.title, font: { size: 15 }, x: 0.02, xanchor: "left" },
+        margin: { t: 64 }, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" });
+      await Plotly.newPlot(place, panel.traces, whole, { staticPlot: true });
+      made[panel.id] = await Plotly.toImage(place, { format: "png", scale: 1.5, ...size });
+      Plotly.purge(place);
+      place.remove();
+    }
+    const text = document.createElement("pre");
+    text.id = "images";
+    text.textContent = JSON.stringify(made);
+    document.body.replaceChildren(text);
+    document.querySelectorAll("script").forEach((script) => script.remove());
+  }
+  if (root.dataset.mode === "export") picture(); else show();
+})();

@@ -1,0 +1,188 @@
+"""What there is to tell about one run: its folder, its journal as columns, its score and its target."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ludus.report.journal import Journal, Table, read
+from ludus.report.run import Run
+from ludus.report.statistics import mean_interval
+
+RECENT = 100
+"""Episodes over which the score of a run without evaluations is taken."""
+TARGETS = {
+    "Acrobot-v1": -100.0,
+    "BipedalWalker-v3": 300.0,
+    "BipedalWalkerHardcore-v3": 300.0,
+    "CartPole-v0": 195.0,
+    "CartPole-v1": 475.0,
+    "LunarLander-v3": 200.0,
+    "LunarLanderContinuous-v3": 200.0,
+    "MountainCar-v0": -110.0,
+    "MountainCarContinuous-v0": 90.0,
+    "Pendulum-v1": -200.0,
+}
+"""Mean returns from which environments count as solved: Gymnasium's thresholds, and -200 for Pendulum, which has none.
+
+The configuration of a run goes before.
+"""
+TARGET_KEYS = (("convergence", "target_return"), ("convergence", "target"), ("success_return",), ("target_return",))
+"""Where the configuration of a run may name its target."""
+
+
+class Score(NamedTuple):
+    """A mean return with its 95% interval, of so many episodes, and what they were."""
+
+    mean: float
+    low: float
+    high: float
+    episodes: int
+    of: str
+
+
+class Episodes(NamedTuple):
+    """Returns and lengths, in order: of every episode if the journal has them, else means of the iterations."""
+
+    number: np.ndarray
+    """How many episodes had ended by then."""
+    steps: np.ndarray
+    returns: np.ndarray
+    lengths: np.ndarray
+    each: bool
+    """Whether every single episode is there."""
+
+    @property
+    def unit(self) -> str:
+        """What one of them is."""
+        return "episode" if self.each else "iteration"
+
+
+@dataclass
+class Story:
+    """One run, read once."""
+
+    run: Run
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Story":
+        """Read a run folder; LudusError if it is none."""
+        return cls(Run(path))
+
+    @cached_property
+    def journal(self) -> Journal:
+        """The journal."""
+        return read(self.run.path)
+
+    @property
+    def train(self) -> Table:
+        """Its iterations."""
+        return self.journal.train
+
+    @property
+    def evaluation(self) -> Table:
+        """Its evaluations."""
+        return self.journal.evaluation
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been journalled yet."""
+        return self.train.rows + self.evaluation.rows == 0
+
+    @cached_property
+    def target(self) -> float | None:
+        """The return from which on the task is solved, if anyone knows one."""
+        for keys in TARGET_KEYS:
+            value: Any = self.run.config
+            for key in keys:
+                value = value.get(key) if isinstance(value, dict) else None
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return float(value)
+        return TARGETS.get(self.run.environment.rpartition(":")[2])
+
+    @cached_property
+    def evaluations(self) -> dict[str, np.ndarray]:
+        """Evaluations: steps, mean, low and high (the 95% interval of the mean), episodes."""
+        table = self.evaluation
+        mean = table.column("eval_return_mean")
+        known = np.isfinite(mean)
+        mean, episodes = mean[known], np.nan_to_num(table.column("eval_episodes")[known], nan=1.0)
+        deviation = np.nan_to_num(table.column("eval_return_std")[known])
+        low, high = mean_interval(mean, deviation, episodes)
+        steps = table.column("steps")[known]
+        return {"steps": steps, "mean": mean, "low": low, "high": high, "episodes": episodes}
+
+    @cached_property
+    def episodes(self) -> Episodes:
+        """The episodes of training."""
+        train, numbers = self.train, self.train.column("episodes")
+        listed = dict(train.objects.get("episode_returns", []))
+        had = np.flatnonzero(np.diff(numbers, prepend=0.0) > 0)
+        if listed and all(int(row) in listed for row in had):
+            return _every_episode(train, listed)
+        returns = train.column("episode_return_mean")
+        return Episodes(numbers, train.column("steps"), returns, train.column("episode_length_mean"), False)
+
+    @cached_property
+    def score(self) -> Score | None:
+        """How good the agent is: by its last evaluation, or else by the latest episodes of training."""
+        made = self.evaluations
+        if len(made["mean"]):
+            mean, low, high, episodes = (float(made[name][-1]) for name in ("mean", "low", "high", "episodes"))
+            return Score(mean, low, high, int(episodes), "greedy episodes of the last evaluation")
+        return self._training_score()
+
+    def _training_score(self) -> Score | None:
+        numbers, _, returns, _, each = self.episodes
+        known = np.isfinite(returns)
+        if not known.any():
+            return None
+        weights = np.ones(known.sum()) if each else np.maximum(np.diff(numbers[known], prepend=0.0), 1.0)
+        values = returns[known]
+        recent = np.cumsum(weights[::-1])[::-1] - weights < RECENT  # the fewest that have so many episodes
+        values, weights = values[recent], weights[recent]
+        mean = float(np.average(values, weights=weights))
+        # Between iterations, since that is what is known: the interval of a mean of independent iterations.
+        deviation = float(np.sqrt(np.average((values - mean) ** 2, weights=weights)))
+        low, high = mean_interval(np.array(mean), np.array(deviation), np.array(len(values)))
+        return Score(mean, float(low), float(high), int(weights.sum()), "latest episodes of training")
+
+    @cached_property
+    def best(self) -> tuple[float, float] | None:
+        """Steps and mean return of the best evaluation; None without evaluations."""
+        made = self.evaluations
+        if not len(made["mean"]):
+            return None
+        at = int(np.argmax(made["mean"]))
+        return float(made["steps"][at]), float(made["mean"][at])
+
+    def total(self, name: str) -> float | None:
+        """Return the largest latest value of a count over both kinds of rows."""
+        latest = [value for table in (self.train, self.evaluation) if (value := table.last(name)) is not None]
+        return max(latest, default=None)
+
+    @property
+    def resumes(self) -> list[dict[str, Any]]:
+        """How often and from where the run was resumed."""
+        return [entry for entry in self.run.identity.get("resumed", []) if isinstance(entry, dict)]
+
+
+def _every_episode(train: Table, listed: dict[int, Any]) -> Episodes:
+    lengths = dict(train.objects.get("episode_lengths", []))
+    rows, returns, long = [], [], []
+    for row, values in listed.items():
+        if not isinstance(values, list):
+            continue
+        theirs = lengths.get(row)
+        theirs = theirs if isinstance(theirs, list) and len(theirs) == len(values) else [np.nan] * len(values)
+        rows += [row] * len(values)
+        returns += values
+        long += theirs
+    number = np.arange(1.0, len(rows) + 1)
+    return Episodes(number, train.column("steps")[rows], _floats(returns), _floats(long), True)
+
+
+def _floats(values: list[Any]) -> np.ndarray:
+    return np.array([float(value) if isinstance(value, int | float) else np.nan for value in values], np.float64)
