@@ -76,7 +76,7 @@ def test_commands_that_read_runs_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("runs").mkdir()
     for words in commands():
-        if words[0] == "ludus" and words[1] in ("runs", "compare"):
+        if words[0] == "ludus" and words[1] in ("runs", "compare", "report"):
             for i, run in enumerate(word for word in words[2:] if word.startswith("runs/")):
                 if not Path(run).exists():
                     make_run(Path(run), learning_rows(20), seed=i)

@@ -21,7 +21,7 @@ from ludus.report.drawing import (
 from ludus.report.performance import WINDOW
 from ludus.report.series import rolling, share_at_least, thin, trend
 from ludus.report.statistics import NORMAL_QUANTILE
-from ludus.report.story import Story
+from ludus.report.story import Story, floats
 
 BLUE, ORANGE, GREEN, RED, PURPLE = map(colour, range(5))
 KL_GUIDES = ((0.01, "0.01"), (0.02, "0.02"))
@@ -141,8 +141,8 @@ def _evaluations(story: Story) -> list[Trace]:
 
 def _rollout_interval(story: Story) -> Panel | None:
     """Draw the mean of each rollout with its 95% interval; only single episodes tell it."""
-    listed = [(row, np.asarray(values, np.float64)) for row, values in story.train.objects.get("episode_returns", [])]
-    listed = [(row, values) for row, values in listed if len(values)]
+    listed = [(row, floats(values)) for row, values in story.train.objects.get("episode_returns", [])]
+    listed = [(row, values[np.isfinite(values)]) for row, values in listed if np.isfinite(values).any()]
     if not listed:
         return None
     steps = story.train.column("steps")[[row for row, _ in listed]]

@@ -4,6 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ludus import files
 from ludus.report import figures, overlays
 from ludus.report.comparison import compared
@@ -25,18 +27,22 @@ def make_report(runs: Sequence[Path], output: Path | None = None) -> Path:
     place = output or _default(stories)
     if place.is_dir():
         place /= PAGE
-    if len(stories) == 1:
-        write_summaries(stories[0])
-        page = run_page(stories[0], figures.draw(stories[0]))
-    else:
-        comparison = compared(stories)
-        page = comparison_page(comparison, overlays.draw(comparison))
+    with np.errstate(all="ignore"):  # a loss may be too large to be squared; what is not known is not drawn
+        page = _page(stories)
     try:
         files.make_folder(place.parent)
         files.write_whole(place, page.encode())
     except OSError as error:
         raise LudusError(f"{place}: cannot be written ({error.strerror or error})") from error
     return place
+
+
+def _page(stories: Sequence[Story]) -> str:
+    if len(stories) == 1:
+        write_summaries(stories[0])
+        return run_page(stories[0], figures.draw(stories[0]))
+    comparison = compared(stories)
+    return comparison_page(comparison, overlays.draw(comparison))
 
 
 def _default(stories: Sequence[Story]) -> Path:

@@ -18,6 +18,7 @@ from ludus.report.comparison import Comparison, flat
 from ludus.report.drawing import Figure, Panel, colour
 from ludus.report.performance import steps_per_second
 from ludus.report.story import Story
+from ludus.report.strict import strict
 from ludus.report.tables import estimate_text, number, setting_text, shown
 from ludus.report.verdict import verdict
 from ludus.tracking.console import duration
@@ -221,7 +222,7 @@ def panel_id(panel: Panel) -> str:
 
 def script_of(panels: Sequence[Panel]) -> str:
     """Return the one script of a page: plotly.js, what is to be drawn, and who draws it."""
-    drawn = [_drawn(panel) for panel in panels]
+    drawn = [strict(_drawn(panel)) for panel in panels]
     # In a script, HTML ends at "</script" whatever JavaScript thinks: no "<" of a text may stand as it is.
     data = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     data = data.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -14,6 +14,7 @@ import numpy as np
 from ludus import files
 from ludus.report.series import rolling, share_at_least, trend
 from ludus.report.story import Story
+from ludus.report.strict import strict
 from ludus.report.verdict import verdict
 from ludus.types import LudusError
 
@@ -30,11 +31,12 @@ def write_summaries(run: str | Path | Story) -> list[Path]:
     """Write both files into the `report` folder of a run; return where they are."""
     story = run if isinstance(run, Story) else Story.read(run)
     folder = story.run.path / FOLDER
-    made = {PERFORMANCE: performance_report(story), SUMMARY: training_summary(story)}
+    with np.errstate(all="ignore"):  # a loss may be too large to be squared; what is not known is left out
+        made = {PERFORMANCE: performance_report(story), SUMMARY: training_summary(story)}
     try:
         files.make_folder(folder)
         for name, content in made.items():
-            text = json.dumps(_plain(content), indent=2, allow_nan=False) + "\n"
+            text = json.dumps(strict(content), indent=2, allow_nan=False) + "\n"
             files.write_whole(folder / name, text.encode())
     except OSError as error:
         raise LudusError(f"{folder}: cannot be written ({error.strerror or error})") from error
@@ -193,14 +195,3 @@ def _benchmarks(story: Story) -> dict[str, Any]:
 
 def _of(statistic: Any, values: np.ndarray) -> float | None:
     return float(statistic(values)) if len(values) else None
-
-
-def _plain(value: Any) -> Any:
-    """Return it as strict JSON knows it: what is not finite is not known."""
-    if isinstance(value, dict):
-        return {str(name): _plain(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

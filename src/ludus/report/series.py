@@ -86,4 +86,5 @@ def trend(x: np.ndarray, y: np.ndarray) -> Trend | None:
 def block_means(values: np.ndarray, blocks: int) -> np.ndarray:
     """Return the means of the known values, cut into so many blocks of equal length (fewer if they are few)."""
     known = values[np.isfinite(values)]
-    return np.array([block.mean() for block in np.array_split(known, min(blocks, len(known))) if len(block)])
+    parts = np.array_split(known, max(1, min(blocks, len(known))))
+    return np.array([part.mean() for part in parts if len(part)])

@@ -181,8 +181,10 @@ def _every_episode(train: Table, listed: dict[int, Any]) -> Episodes:
         returns += values
         long += theirs
     number = np.arange(1.0, len(rows) + 1)
-    return Episodes(number, train.column("steps")[rows], _floats(returns), _floats(long), True)
+    return Episodes(number, train.column("steps")[rows], floats(returns), floats(long), True)
 
 
-def _floats(values: list[Any]) -> np.ndarray:
+def floats(values: Any) -> np.ndarray:
+    """Return a list of numbers as an array, NaN for what is none; nothing of what is no list."""
+    values = values if isinstance(values, list) else []
     return np.array([float(value) if isinstance(value, int | float) else np.nan for value in values], np.float64)
