@@ -184,7 +184,7 @@ REFUSED = {
     "text for a truth": ("verbose=maybe", "verbose=maybe: must be of type bool"),
     "number for options": ("env_options=3", "env_options=3: must be of type dict"),
     "out of range": ("algorithm.gamma=1.5", "algorithm.gamma=1.5: must be between 0 and 1"),
-    "bad choice": ("collect=all", "collect='all': must be 'steps' or 'episodes'"),
+    "bad choice": ("collect=all", "collect=all: must be one of steps, episodes"),
     "bad activation": ("algorithm.network.activation=tahn", "must be one of tanh, "),
     "unknown env": ("env=CartPol-v1", "env=CartPol-v1: no such environment; did you mean CartPole-v1"),
     "unknown native env": ("env=jax:CartPol-v1", "did you mean CartPole-v1?"),

@@ -330,7 +330,7 @@ def test_a_policy_that_cannot_be_saved_is_one_line_and_stays_in_memory(tmp_path)
         ({"seed": -1}, "seed=-1: must be an integer of at least 0"),
         ({"eval_frequency": -5}, "eval_frequency=-5"),
         ({"eval_episodes": 0}, "eval_episodes=0"),
-        ({"collect": "halves"}, "collect='halves': must be 'steps' or 'episodes'"),
+        ({"collect": "halves"}, "collect=halves: must be one of steps, episodes"),
         ({"num_envs": 3}, "num_envs=3: must divide algorithm.batch_size=64"),
     ],
 )

@@ -24,6 +24,7 @@ from jax.extend.core import Var
 
 from ludus.compilation import compiler_options, default_device, enable_compilation_cache, jit
 from ludus.critic import Critic, load_critic, save_critic
+from ludus.iteration import grafted
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.faults import FAULTS
 from ludus.policy import Policy, load_policy, save_policy
@@ -99,6 +100,15 @@ class Agent:
         """The critic as it is now; learning on does not change it."""
         state = _copy(self.algorithm.critic(self._state))
         return Critic(_without_optimizer(self._arrays), state, self.spec, self.env_id)
+
+    @property
+    def learner(self) -> Any:
+        """All that was learnt: networks, optimiser, normalisers; a copy, which a `Trainer` can go on from."""
+        return _copy(self._state)
+
+    @learner.setter
+    def learner(self, learner: Any) -> None:
+        self._state, self._chosen = grafted(self._state, learner), None
 
     @property
     def recorded(self) -> int:

@@ -26,6 +26,7 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from ludus.convergence import ConvergenceOptions
 from ludus.counting import Budget
 from ludus.envs.registry import WORKER_KEYS, make_env
 from ludus.keeping import CheckpointOptions
@@ -36,8 +37,17 @@ from ludus.tracking.tracker import TrackingOptions
 from ludus.types import LudusError
 
 DEFAULT_ALGORITHM = "ppo"
-PARTS: dict[str, Any] = {"checkpoint": CheckpointOptions, "tracking": TrackingOptions}
+PARTS: dict[str, Any] = {
+    "checkpoint": CheckpointOptions,
+    "tracking": TrackingOptions,
+    "convergence": ConvergenceOptions,
+}
 """Groups of settings that every run has."""
+OPTIONS = (
+    "seed", "collect", "eval_frequency", "eval_by", "eval_episodes", "num_checkpoints", "record_episodes", "success",
+    "success_return", "log_frequency", "verbose",
+)  # fmt: skip
+"""Settings that are arguments of `Trainer`."""
 CHOICES: dict[str, dict[str, type]] = {"algorithm": ALGORITHMS, "algorithm/network": NETWORKS}
 """Keys that choose a whole group of settings, and what there is to choose from."""
 
@@ -72,10 +82,20 @@ class TrainConfig:
     """What an update learns from: steps (batch_size of them) or episodes (a whole one in each environment)."""
     eval_frequency: int = 50
     """Iterations between evaluations; 0 evaluates at the end only."""
+    eval_by: str = "iterations"
+    """What eval_frequency counts: iterations or episodes."""
     eval_episodes: int = 10
     """Episodes of each such evaluation; the one at the end has 100."""
     num_checkpoints: int = 3
     """Policies to keep from on the way, evenly spaced over total_steps."""
+    record_episodes: bool = False
+    """Journal the return and length of every single episode, not only means."""
+    success: str = "auto"
+    """What makes an episode a success: info (its is_success), return (success_return), terminated; auto: the first."""
+    success_return: float | None = None
+    """Return from which on an episode is a success; null: what the environment says is solved, if it does."""
+    log_frequency: int = 0
+    """Iterations between blocks of statistics; 0: none, only progress and evaluations are shown."""
     run_dir: str | None = None
     """New folder for everything the run writes; null: runs/<env>-<algorithm>-seed<seed>-<time>."""
     verbose: bool = True
@@ -84,6 +104,8 @@ class TrainConfig:
     """When the whole state is saved."""
     tracking: TrackingOptions = field(default_factory=TrackingOptions, metadata={"configurable": False})
     """Where the run is shown besides its folder."""
+    convergence: ConvergenceOptions = field(default_factory=ConvergenceOptions, metadata={"configurable": False})
+    """What ends the run before its budget is spent."""
     algorithm: Any = field(default=MISSING, metadata={"configurable": False})
     """The chosen algorithm's name and settings, its network's among them."""
 
@@ -158,10 +180,7 @@ def build(config: TrainConfig) -> Parts:
         raise LudusError(f"env_options.{min(misplaced)}: not an option of the environment; the key is {min(misplaced)}")
     budget = {name: getattr(config, name) for name in Budget._fields}
     Budget(**budget).limits()
-    options = {
-        name: getattr(config, name)
-        for name in ("seed", "collect", "eval_frequency", "eval_episodes", "num_checkpoints", *PARTS, "verbose")
-    }
+    options = {name: getattr(config, name) for name in (*OPTIONS, *PARTS)}
     workers = {name: getattr(config, name) for name in WORKER_KEYS}
     return Parts(algorithm, make_env(config.env, config.num_envs, **workers, **config.env_options), options, budget)
 

@@ -5,13 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ludus import counting
 from ludus.compilation import Options
 from ludus.counting import Counters
 from ludus.rollout import runner
 from ludus.seeding import folded
-from ludus.types import EpisodeStats, Rollout
+from ludus.types import EpisodeStats, LudusError, Rollout
 
 
 class Plan(NamedTuple):
@@ -21,6 +22,8 @@ class Plan(NamedTuple):
     num_steps: int
     whole_episodes: bool
     options: Options
+    record_episodes: bool = False
+    """Whether rows hold the return and length of every single episode."""
 
 
 class Context(NamedTuple):
@@ -29,6 +32,8 @@ class Context(NamedTuple):
     algorithm: Any
     keys: Any
     limits: Counters
+    success_return: Any
+    """From which return on an episode counts as a success; NaN if none does."""
 
 
 @jax.tree_util.register_dataclass
@@ -55,8 +60,9 @@ def learn(
     after = Counters(counting.add(counters.steps, stats.steps), counting.add(counters.episodes, stats.episodes))
     after = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), after, counters)
     over = counting.reached(after.steps, limits.steps) | counting.reached(after.episodes, limits.episodes)
-    counts = {name: x for name, x in stats._asdict().items() if name != "info"}
-    return learner, after, {**counts, **metrics, "halt": (over | ~healthy).astype(jnp.int32)}
+    counts = {name: x for name, x in stats._asdict().items() if name not in ("info", "returns", "lengths")}
+    row = {**counts, **metrics, "reward_mean": _mean(rollout.steps.reward, rollout.steps.valid)}
+    return learner, after, {**row, "halt": (over | ~healthy).astype(jnp.int32)}
 
 
 def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
@@ -68,16 +74,31 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
     )
     update = runner(plan.env).compile_update(learn, plan.options, donate=("learner",))
     # On the host, names in `info` come and go: they may not be part of what is compiled.
-    counted = stats._replace(info={})
+    counted = stats._replace(info={}, returns=(), lengths=())
     learner, counters, row = update(context, state.learner, state.counters, rollout, counted, keys["update"])
     carry, number = _go_on(row["fault"] == 0, carry, state.carry, state.iteration)
-    return TrainState(learner, carry, number, counters), {**row, **stats.info}
+    row |= {"successes": (stats.returns >= context.success_return).sum(dtype=np.int32), **stats.info}
+    if plan.record_episodes:
+        row |= {"episode_returns": stats.returns.ravel(), "episode_lengths": stats.lengths.ravel()}
+    return TrainState(learner, carry, number, counters), row
+
+
+def _mean(reward: jax.Array, valid: jax.Array | None) -> jax.Array:
+    return reward.mean() if valid is None else jnp.where(valid, reward, 0.0).sum() / jnp.maximum(valid.sum(), 1)
 
 
 @jax.jit
 def _go_on(healthy: jax.Array, carry: Any, old: Any, number: Any) -> tuple[Any, jax.Array]:
     """Where the environments are after an iteration, and its number: if it was faulty, it has not happened."""
     return jax.tree.map(lambda a, b: jnp.where(healthy, a, b), carry, old), number + healthy
+
+
+def grafted(state: Any, other: Any) -> Any:
+    """Return `state` with the numbers of `other`, which must be of the same shapes; LudusError if it is not."""
+    ours, theirs = (jax.tree.leaves(tree) for tree in (state, other))
+    if [(x.shape, x.dtype) for x in ours] != [(x.shape, x.dtype) for x in theirs]:
+        raise LudusError("learner: was made by another algorithm or network, or for other spaces or num_envs")
+    return jax.tree.unflatten(jax.tree.structure(state), copied(theirs))
 
 
 @jax.jit

@@ -59,6 +59,8 @@ class Marks:
 
     judged_at: int = 0
     """The iteration after which the policy was last judged."""
+    episodes_evaluated: int = 0
+    """Episodes that had ended when the policy was last evaluated."""
     milestones: int = 0
     """How many of the policies on the way have been saved."""
     best_return: float | None = None

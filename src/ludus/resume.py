@@ -15,6 +15,7 @@ import numpy as np
 
 from ludus.checkpoint import Checkpoint, Checkpoints, Shape
 from ludus.compilation import OPTION_NAMES, Options
+from ludus.convergence import ConvergenceOptions
 from ludus.counting import Budget
 from ludus.critic import Critic
 from ludus.envs.registry import WORKER_KEYS, make_env
@@ -29,8 +30,15 @@ from ludus.tracking.tracker import TrackingOptions
 from ludus.trainer import MEANING, Trainer
 from ludus.types import LudusError
 
-OPTIONS = ("eval_frequency", "eval_episodes", "num_checkpoints")
-PARTS: dict[str, Any] = {"checkpoint": CheckpointOptions, "tracking": TrackingOptions}
+OPTIONS = (
+    "eval_frequency", "eval_by", "eval_episodes", "num_checkpoints", "record_episodes", "success", "success_return",
+    "log_frequency",
+)  # fmt: skip
+PARTS: dict[str, Any] = {
+    "checkpoint": CheckpointOptions,
+    "tracking": TrackingOptions,
+    "convergence": ConvergenceOptions,
+}
 """Groups of settings that a resumed run can change."""
 CHANGEABLE = (*Budget._fields, *OPTIONS, *WORKER_KEYS, "verbose", "fallback")
 
@@ -66,7 +74,7 @@ def rebuilt(
         algorithm = _algorithm(config) if algorithm is None else algorithm
         env = _env(config) if env is None else env
         parts = {name: kind(**(config.get(name) or {})) for name, kind in PARTS.items()}
-        settings = {name: config[name] for name in OPTIONS} | parts | options
+        settings = {name: config[name] for name in OPTIONS if name in config} | parts | options
         verbose = config.get("verbose", True)
         trainer = kind(
             algorithm, env, **{"verbose": verbose, **settings}, seed=config["seed"], collect=config["collect"]
@@ -276,10 +284,12 @@ def _check_record(record: dict[str, Any], step: int) -> None:
     for name, value in record["compiler_options"]:
         if name not in OPTION_NAMES or type(value) not in (int, bool):
             raise ValueError("compiler_options")  # others can make the compiler write files
-    pairs = [*record["recent"], *record["written"].values()]
-    numbers = [n for pair in pairs for n in pair] + [n for n in record["marks"].values() if n is not None]
-    if any(len(pair) != 2 for pair in pairs) or any(type(n) not in (int, float) for n in numbers):
+    pairs, recent = list(record["written"].values()), record["recent"]
+    numbers = [n for part in (*pairs, *recent, record["marks"].values()) for n in part if n is not None]
+    if any(len(pair) != 2 or None in pair for pair in pairs) or any(type(n) not in (int, float) for n in numbers):
         raise ValueError("recent, written or marks")
+    if any(not 2 <= len(part) <= 4 or None in part[:3] for part in recent):
+        raise ValueError("recent")
     if any(type(n) not in (int, float) for n in record["latest"].values()):
         raise ValueError("latest")
 

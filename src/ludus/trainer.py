@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -18,13 +18,15 @@ import jax
 import numpy as np
 
 from ludus import __version__, counting
+from ludus.callback import Callback
 from ludus.compilation import Options, compiler_options, default_device, enable_compilation_cache
+from ludus.convergence import CHECK_EVERY, Convergence, ConvergenceOptions
 from ludus.counting import Budget, Counters
 from ludus.critic import FINAL as FINAL_CRITIC
 from ludus.critic import Critic, save_critic
 from ludus.evaluation import Evaluation, evaluate_state
 from ludus.interrupt import Interrupt
-from ludus.iteration import Context, Plan, TrainState, copied, iteration
+from ludus.iteration import Context, Plan, TrainState, copied, grafted, iteration
 from ludus.keeping import CheckpointOptions, Keeper, Marks
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.faults import FAULTS
@@ -33,7 +35,7 @@ from ludus.policy import FINAL, Policy, save_policy
 from ludus.rollout import runner
 from ludus.seeding import stream
 from ludus.tracking.console import duration
-from ludus.tracking.records import Recorder
+from ludus.tracking.records import SUCCESS_RULES, Recorder, RecordOptions
 from ludus.tracking.run_folder import RunFolder, plain
 from ludus.tracking.tracker import TrackingOptions
 from ludus.tracking.trackers import trackers
@@ -59,6 +61,7 @@ class TrainResult:
     iterations: int
     seconds: float
     stopped_by: str
+    converged: bool
     evaluation: Evaluation | None
     run_dir: Path | None
 
@@ -84,7 +87,13 @@ class Trainer:
         run_dir: str | Path | None = None,
         collect: Literal["steps", "episodes"] = "steps",
         eval_frequency: int = 50,
+        eval_by: Literal["iterations", "episodes"] = "iterations",
         eval_episodes: int = 10,
+        record_episodes: bool = False,
+        success: str = "auto",
+        success_return: float | None = None,
+        log_frequency: int = 0,
+        convergence: ConvergenceOptions = ConvergenceOptions(),  # noqa: B008  frozen
         checkpoint: CheckpointOptions = CheckpointOptions(),  # noqa: B008  frozen
         num_checkpoints: int = 3,
         tracking: TrackingOptions = TrackingOptions(),  # noqa: B008  frozen
@@ -100,7 +109,14 @@ class Trainer:
             collect: "steps" cuts episodes where a rollout ends; "episodes" gathers one whole episode in each
                 environment, at most `batch_size / num_envs` steps long.
             eval_frequency: iterations between evaluations; 0 evaluates at the end only.
+            eval_by: "episodes" lets `eval_frequency` count those instead.
             eval_episodes: episodes of each such evaluation.
+            record_episodes: journal the return and length of every single episode, not only means.
+            success: what makes an episode a success: "info" (its `is_success`), "return", "terminated", or "auto" for
+                the first of these that the environment gives.
+            success_return: the return from which on an episode is one; None takes the environment's own threshold.
+            log_frequency: iterations between blocks of statistics; 0 shows none.
+            convergence: what ends the run before its budget is spent.
             checkpoint: when the whole state is saved, and which of these checkpoints are kept.
             num_checkpoints: policies to keep from on the way, evenly spaced over `total_steps`.
             tracking: where the run is shown besides its folder.
@@ -116,14 +132,28 @@ class Trainer:
         self.spec = Spec(env.observation_space, env.action_space, env.num_envs)
         algorithm.validate(self.spec)
         _check_at_least(0, seed=seed, eval_frequency=eval_frequency, num_checkpoints=num_checkpoints)
+        _check_at_least(0, log_frequency=log_frequency)
         _check_at_least(1, eval_episodes=eval_episodes)
-        if collect not in ("steps", "episodes"):
-            raise LudusError(f"collect={collect!r}: must be 'steps' or 'episodes'")
+        _check_choice(("steps", "episodes"), collect=collect)
+        _check_choice(("iterations", "episodes"), eval_by=eval_by)
+        _check_choice(SUCCESS_RULES, success=success)
+        threshold = getattr(env, "return_threshold", None)
+        success_return = threshold if success_return is None else float(success_return)
+        if success == "return" and success_return is None:
+            raise LudusError(
+                "success=return: the environment names no return that counts as solved; give success_return"
+            )
+        self.convergence = Convergence(convergence, threshold)
+        if convergence.rule in ("interval", "plateau") and not eval_frequency:
+            raise LudusError(f"convergence.rule={convergence.rule}: needs evaluations (eval_frequency is 0)")
         enable_compilation_cache()
         self.algorithm, self.env, self.seed, self.collect = algorithm, env, int(seed), collect
-        self.eval_frequency, self.eval_episodes = eval_frequency, eval_episodes
+        self.eval_frequency, self.eval_by, self.eval_episodes = eval_frequency, eval_by, eval_episodes
+        self.record_episodes = record_episodes
         self.runner = runner(env)
-        self.record = Recorder(None if run_dir is None else RunFolder(run_dir), verbose)
+        limits = {"clip_epsilon": getattr(algorithm, "clip_epsilon", None)}
+        options = RecordOptions(success, success_return, log_frequency, limits)
+        self.record = Recorder(None if run_dir is None else RunFolder(run_dir), verbose, options)
         folder = None if run_dir is None else Path(run_dir)
         self.keeper = Keeper(folder, checkpoint, num_checkpoints, self.record.console.say)
         self.tracking = tracking
@@ -136,12 +166,24 @@ class Trainer:
         self._state: TrainState | None = None
         self._repeat: Any = None
         self._last_policy: Any = None
+        self._callback: Callback | None = None
+        self._evaluation: Evaluation | None = None
+        self._episodes_seen = 0
         self.options: Options = ()
 
     @property
     def state(self) -> TrainState:
         """The whole of training, as it is now; the next chunk takes its arrays over."""
         return self._state if self._state is not None else self._ready()
+
+    @property
+    def learner(self) -> Any:
+        """All that was learnt: networks, optimiser, normalisers; a copy, which an `Agent` can go on from."""
+        return copied(self.state.learner)
+
+    @learner.setter
+    def learner(self, learner: Any) -> None:
+        self._state = replace(self.state, learner=grafted(self.state.learner, learner))
 
     @property
     def policy(self) -> Policy:
@@ -185,18 +227,28 @@ class Trainer:
         return resume(cls, run, start, algorithm, env, changes)
 
     def train(
-        self, total_steps: int | None = None, max_episodes: int | None = None, max_seconds: float | None = None
+        self,
+        total_steps: int | None = None,
+        max_episodes: int | None = None,
+        max_seconds: float | None = None,
+        callback: Callable[[dict[str, Any]], Any] | None = None,
     ) -> TrainResult:
         """Train until a budget is spent: the first iteration that reaches `total_steps` or `max_episodes` is the last.
 
         Counts go on from call to call. A resumed run without a budget goes on to the one it had. SIGINT (Ctrl-C),
         SIGTERM and SIGUSR1 end the run after the current chunk, with everything saved.
+
+        `callback(metrics)` is called after every iteration, or after every episode with `record_episodes`, and ends
+        the run by returning False. `metrics` has `episode`, `iteration`, `step_metrics` (the journal's figures, and
+        `avg_reward`) and `eval_metrics` (None unless there was an evaluation).
         """
+        self._callback = None if callback is None else Callback(callback, self.record.console.say)
         budget = Budget(total_steps, max_episodes, max_seconds)
         if not any(budget) and self._budget is not None:
             budget = self._budget
         if budget.total_steps is not None and budget.total_steps <= self.record.steps and self._source is None:
             raise LudusError(f"total_steps={budget.total_steps}: {self.record.steps} steps are done already")
+        self.record.options.limits["total_steps"] = budget.total_steps
         context = self.context(budget)
         self._settle_program(budget)
         with Interrupt() as interrupt:
@@ -249,7 +301,7 @@ class Trainer:
             work = self.algorithm.work(self.spec, budget.total_steps)
             self.options = compiler_options(work) if recorded is None else recorded
             num_steps = self.algorithm.rollout_length(self.env.num_envs)
-            plan = Plan(self.env, num_steps, self.collect == "episodes", self.options)
+            plan = Plan(self.env, num_steps, self.collect == "episodes", self.options, self.record_episodes)
             self._repeat = self.runner.repeat(iteration, plan, CAPACITY, self.options)
 
     def _run(self, context: Context, budget: Budget, interrupt: Interrupt) -> str:
@@ -257,9 +309,12 @@ class Trainer:
         record, length = self.record, 1
         if self._is_spent(budget):
             return self._spent_by(budget)
+        told: list[dict[str, Any]] = []
         while True:
             if not self._judge(interrupt, budget):
                 return _name_of(interrupt)
+            if reason := self._ended_early(told):
+                return reason
             if self.keeper.is_due(record.iterations, record.steps, record.elapsed):
                 self._save()
             self.keeper.settle(wait=False)
@@ -268,16 +323,23 @@ class Trainer:
             began = time.perf_counter()
             self._state, rows = self._repeat(context, self.state, length)
             seconds = time.perf_counter() - began
-            record.iterations_made(rows, seconds, budget)
-            if rows["fault"][-1]:
-                raise LudusError(self._fault_message(FAULTS[int(rows["fault"][-1])]))
-            if rows["halt"][-1]:
-                return self._spent_by(budget)
-            if interrupt.requested is not None:
-                return _name_of(interrupt)
-            if record.elapsed >= (budget.max_seconds or np.inf):
-                return "max_seconds"
+            told = record.iterations_made(rows, seconds, budget)
+            for row in told:
+                self._watch(row)
+            if reason := self._stopped_by(rows, interrupt, budget):
+                self._ended_early(told)  # the callback hears of the last iteration too
+                return reason
             length = min(CAPACITY, 2 * length, max(1, int(length * CHUNK_SECONDS / seconds)))
+
+    def _stopped_by(self, rows: dict[str, np.ndarray], interrupt: Interrupt, budget: Budget) -> str | None:
+        """Return what ended the run in the chunk that was just made, if something did."""
+        if rows["fault"][-1]:
+            raise LudusError(self._fault_message(FAULTS[int(rows["fault"][-1])]))
+        if rows["halt"][-1]:
+            return self._spent_by(budget)
+        if interrupt.requested is not None:
+            return _name_of(interrupt)
+        return "max_seconds" if self.record.elapsed >= (budget.max_seconds or np.inf) else None
 
     def _is_spent(self, budget: Budget) -> bool:
         record = self.record
@@ -286,25 +348,57 @@ class Trainer:
     def _spent_by(self, budget: Budget) -> str:
         return "total_steps" if self.record.steps >= (budget.total_steps or np.inf) else "max_episodes"
 
+    def _watch(self, row: dict[str, Any]) -> None:
+        """Let convergence see the episodes of an iteration, one by one where they are known."""
+        if "episode_returns" in row:
+            for total in row["episode_returns"]:
+                self.convergence.saw_episodes(1, np.nan if total is None else total)
+        elif "episode_return_mean" in row:
+            count = row["episodes"] - self._episodes_seen
+            self.convergence.saw_episodes(count, count * row["episode_return_mean"])
+        self._episodes_seen = row["episodes"]
+
+    def _ended_early(self, rows: list[dict[str, Any]]) -> str | None:
+        """Tell the callback of the latest iterations; return what ends the run before its budget, if something does."""
+        evaluation, self._evaluation = self._evaluation, None
+        if self._callback is not None:
+            self._callback(rows, self.record.latest, evaluation)
+            if self._callback.wants_stop:
+                return "callback"
+        is_time = self.convergence.options.rule != "window" or self.record.iterations % CHECK_EVERY == 0
+        return "convergence" if is_time and self.convergence.ends_run else None
+
     def _until_next(self, budget: Budget) -> int:
         """Return how many iterations may be made at once without passing one after which something is due."""
         record, per_iteration = self.record, self.env.num_envs * self.algorithm.rollout_length(self.env.num_envs)
         gap = self.keeper.until_next(record.iterations, record.steps, per_iteration, budget.total_steps)
-        if self.eval_frequency:
+        if self.convergence.options.rule == "window":
+            gap = min(gap, CHECK_EVERY - record.iterations % CHECK_EVERY)
+        if self._callback is not None or (self.eval_frequency and self.eval_by == "episodes"):
+            gap = 1  # nobody knows in which iteration the next episode ends
+        elif self.eval_frequency:
             gap = min(gap, self.eval_frequency - record.iterations % self.eval_frequency)
         return max(1, gap)
+
+    def _is_to_evaluate(self) -> bool:
+        every, record = self.eval_frequency, self.record
+        if not every or self.eval_by == "iterations":
+            return bool(every) and record.iterations % every == 0
+        return record.episodes // every > self.keeper.marks.episodes_evaluated // every
 
     def _judge(self, interrupt: Interrupt, budget: Budget) -> bool:
         """Evaluate and keep the best where that is due, once; return False if a signal came in between."""
         record, keeper = self.record, self.keeper
         if keeper.passes_milestone(record.steps, budget.total_steps):
             keeper.keep_milestones(record.steps, budget.total_steps, self.policy)
-        by_evaluation = bool(self.eval_frequency) and record.iterations % self.eval_frequency == 0
+        by_evaluation = self._is_to_evaluate()
         if not keeper.is_to_judge(record.iterations, by_evaluation):
             return True
         if by_evaluation:
             if (evaluation := self._evaluated(interrupt, self.eval_episodes)) is None:
                 return False
+            self.convergence.saw_evaluation(evaluation.returns.tolist())
+            keeper.marks.episodes_evaluated, self._evaluation = record.episodes, evaluation
             keeper.keep_if_best("evaluation", evaluation.summary()["mean_return"], lambda: self.policy)
         keeper.keep_if_best("return", record.recent_return, lambda: self.policy)
         keeper.judged(record.iterations, self._score())
@@ -350,6 +444,7 @@ class Trainer:
             **record.snapshot(),
             **position,
             "marks": asdict(self.keeper.marks),
+            "convergence": self.convergence.snapshot(),
             "score": self._score(),
             "run": folder.identity["id"],
             "meaning": self.meaning(),
@@ -376,6 +471,7 @@ class Trainer:
             iterations=record.iterations,
             seconds=record.elapsed,
             stopped_by=stopped_by,
+            converged=self.convergence.is_converged,
             evaluation=evaluation,
             run_dir=record.folder.path if record.folder else None,
         )
@@ -390,7 +486,7 @@ class Trainer:
         except LudusError as error:
             self.record.end("failed", str(error))
             raise
-        self.record.end(status, reason)
+        self.record.end(status, reason, converged=self.convergence.is_converged)
 
     def _save_learned(self) -> None:
         if self.record.folder and self._state is not None:
@@ -437,6 +533,8 @@ class Trainer:
             return
         try:
             self.record.restore(record)
+            self._episodes_seen = self.record.episodes
+            self.convergence.restore(record.get("convergence") or self.convergence.snapshot())
             self.keeper.marks = Marks(**record["marks"])
             self.keeper.ordinal = record["ordinal"]
             self.keeper.written = {name: (count, cycle) for name, (count, cycle) in record["written"].items()}
@@ -458,7 +556,13 @@ class Trainer:
 
     def context(self, budget: Budget) -> Context:
         """Return what the iterations of one call to `train` share."""
-        return Context(self._arrays, self._keys(), budget.limits())
+        success_return = self.record.options.success_return
+        return Context(
+            self._arrays,
+            self._keys(),
+            budget.limits(),
+            np.float32(np.nan if success_return is None else success_return),
+        )
 
     def meaning(self) -> dict[str, Any]:
         """Return the settings without which a saved state would mean something else, as plain data."""
@@ -474,7 +578,13 @@ class Trainer:
             "seed": self.seed,
             "collect": self.collect,
             "eval_frequency": self.eval_frequency,
+            "eval_by": self.eval_by,
             "eval_episodes": self.eval_episodes,
+            "record_episodes": self.record_episodes,
+            "success": self.record.options.success,
+            "success_return": self.record.options.success_return,
+            "log_frequency": self.record.options.log_frequency,
+            "convergence": asdict(self.convergence.options),
             "num_checkpoints": self.keeper.num_checkpoints,
             "checkpoint": asdict(self.keeper.options),
             "tracking": asdict(self.tracking),
@@ -499,6 +609,12 @@ class Trainer:
 def _name_of(interrupt: Interrupt) -> str:
     """Return how a run that a signal ended says so."""
     return "interrupt" if interrupt.requested in (None, signal.SIGINT) else interrupt.requested.name
+
+
+def _check_choice(choices: tuple[str, ...], **values: str) -> None:
+    for name, value in values.items():
+        if value not in choices:
+            raise LudusError(f"{name}={value}: must be one of {', '.join(choices)}")
 
 
 def _check_at_least(low: int, **values: int) -> None:

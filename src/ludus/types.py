@@ -93,5 +93,11 @@ class EpisodeStats(NamedTuple):
     return_max: Any
     length_sum: Any
     steps: Any
+    terminations: Any
+    """How many of them came to an end of their own."""
+    returns: Any = ()
+    """The return of each, `[T, B]` where it ended; NaN where none did."""
+    lengths: Any = ()
+    """Their lengths, likewise; 0 where none ended."""
     info: Any = ()
     """Means of what the environments said in `info`, under their journal names."""

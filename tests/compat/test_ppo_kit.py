@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ludus
-from ludus.compat.ppo_kit import PPOClip, RolloutBuffer, TrajectoryBuffer
+from ludus.compat.ppo_kit import OnPolicyTrainer, PPOClip, RolloutBuffer, TrajectoryBuffer
 from ludus.spaces import Box
 from oracles import flat
 
@@ -171,4 +171,48 @@ def test_the_doors_page_and_module_say_nothing_that_is_not_there():
 
     named = set(re.findall(r"agent\.(\w+)\(", door.__doc__))
     assert named and all(hasattr(PPOClip, name) for name in named)
-    assert Path(door.__file__).stat().st_size < 8000, "a door is thin"
+    assert Path(door.__file__).stat().st_size < 12_000, "two doors are thin"
+
+
+@pytest.mark.requirement("S3.1", "S3.13", "S3.14", "S3.15", "S3.33", "S3.34")
+def test_the_trainer_fills_rollouts_shows_statistics_and_leaves_the_kits_files(tmp_path, capsys):
+    environment = gymnasium.make("Pendulum-v1")
+    agent = PPOClip(update_epochs=1)
+    trainer = OnPolicyTrainer(
+        environment,
+        agent,
+        total_timesteps=1000,
+        threshold_rollout_length=256,
+        max_episode_len=50,
+        run_dir=tmp_path / "run",
+    )
+    result = trainer.train()
+    assert result.steps == 1024 and result.episodes == 1024 // 50 and result.updates > 0
+    shown = capsys.readouterr().err
+    assert shown.count("ROLLOUT STATISTICS") == 4 and "  rollout_len:        256\n" in shown
+    assert "  mean_ep_len:        50.00\n" in shown and "  total_timesteps:    1000\n" in shown
+    names = {path.name for path in (tmp_path / "run" / "policies").iterdir()}
+    assert {"final_actor.safetensors", "final_actor.pth", "final_critic.safetensors", "final_critic.pth"} <= names
+    assert {f"pi_ckpt{i}.safetensors" for i in (1, 2, 3)} <= names
+    learnt = agent.agent.policy.state.parameters
+    for ours, theirs in zip(learnt, trainer.trainer.policy.state.parameters, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    action, *_ = agent.select_action(environment.reset(seed=0)[0], deterministic=True)
+    np.testing.assert_array_equal(action, ludus.load_policy(tmp_path / "run")(environment.reset(seed=0)[0]))
+
+
+@pytest.mark.requirement("S3.12")
+def test_the_number_of_batches_may_be_given_instead_of_their_size(tmp_path):
+    trainer = OnPolicyTrainer(
+        "Pendulum-v1", PPOClip(update_epochs=2, target_kl=None), 256, 256, 200, batch_num=4, verbose=False,
+        run_dir=tmp_path / "run",
+    )  # fmt: skip
+    assert trainer.train().updates == 8
+
+
+def test_an_environment_without_an_id_is_refused():
+    class Own:
+        spec = None
+
+    with pytest.raises(ludus.LudusError, match=r"has no id; pass what ludus.make_env returns"):
+        OnPolicyTrainer(Own(), PPOClip())

@@ -1,11 +1,17 @@
-"""`PPOAgent`: by dimensions, with the core behind it."""
+"""The PPO trainer's doors, with the core behind them."""
+
+import inspect
+import itertools
+import re
 
 import numpy as np
 import pytest
 
 import ludus
-from ludus.compat.ppo_trainer import PPOAgent
+from ludus.compat import ppo_trainer
+from ludus.compat.ppo_trainer import CartPoleWrapper, PPOAgent, PPOTrainer
 from ludus.spaces import Discrete
+from ludus.tracking.run_folder import read_journal
 
 CREATING = """
 agent = PPOAgent(observation_dim=4, action_dim=2)
@@ -53,3 +59,149 @@ def test_it_samples_or_takes_the_best_action():
     obs = np.zeros(4)
     assert {agent.select_action(obs) for _ in range(60)} == {0, 1}
     assert len({agent.select_action(obs, deterministic=True) for _ in range(5)}) == 1
+
+
+EXAMPLES = {
+    "training": """
+# Create agent and environment
+agent = PPOAgent(observation_dim=4, action_dim=2)
+env = CartPoleWrapper()
+
+# Create trainer
+trainer = PPOTrainer(
+    agent=agent,
+    env=env,
+    max_episodes=1000,
+    target_reward=195.0,
+    enable_mlflow=True
+)
+
+# Run training
+results = trainer.train()
+""",
+    "callback": """
+def custom_callback(metrics):
+    episode = metrics['episode']
+    step_metrics = metrics['step_metrics']
+
+    if episode % 100 == 0:
+        print(f"Episode {episode}: Reward = {step_metrics['avg_reward']:.2f}")
+
+results = trainer.train(callback=custom_callback)
+""",
+    "evaluation": """
+# Load trained agent and evaluate
+eval_metrics = trainer.evaluate(num_episodes=100)
+print(f"Evaluation reward: {eval_metrics['avg_reward']:.2f} ± {eval_metrics['std_reward']:.2f}")
+""",
+}
+IMPORTS = "from ludus.compat.ppo_trainer import CartPoleWrapper, PPOAgent, PPOTrainer\n"
+RESULTS = {
+    "total_episodes", "total_steps", "training_time", "final_avg_reward", "final_std_reward", "best_avg_reward",
+    "converged", "episode_rewards", "episode_lengths", "eval_rewards", "losses",
+}  # fmt: skip
+
+
+def small(tmp_path, **settings) -> PPOTrainer:
+    settings = {"max_episodes": 30, "eval_frequency": 10, "eval_episodes": 2, "enable_mlflow": False, **settings}
+    return PPOTrainer(PPOAgent(4, 2), CartPoleWrapper(), run_dir=tmp_path / "run", **settings)
+
+
+@pytest.mark.requirement("S1.1", "S1.20", "S1.21", "S1.31")
+def test_the_founding_examples_run_but_for_their_imports(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ppo_trainer, "find_spec", lambda name: None)  # as if MLflow were not installed
+    names = {}
+    exec(IMPORTS + EXAMPLES["training"], names)
+    results = names["results"]
+    assert results.keys() == RESULTS
+    assert results["converged"] and results["best_avg_reward"] >= 195 and results["final_avg_reward"] >= 195
+    assert len(results["episode_rewards"]) == len(results["episode_lengths"]) == results["total_episodes"] < 1000
+    assert "MLflow is not installed" in capsys.readouterr().err
+    exec(EXAMPLES["evaluation"], names)
+    assert re.fullmatch(r"Evaluation reward: \d+\.\d\d ± \d+\.\d\d\n", capsys.readouterr().out)
+    assert names["eval_metrics"].keys() == {"avg_reward", "std_reward", "max_reward", "min_reward", "avg_length"}
+    runs = list((tmp_path / "runs").iterdir())
+    assert len(runs) == 1 and runs[0].name.startswith("ppo_run_")
+
+
+@pytest.mark.requirement("S1.1", "S1.23")
+def test_the_founding_callback_hears_of_every_episode(tmp_path, capsys):
+    names = {"trainer": small(tmp_path, max_episodes=120)}
+    exec(EXAMPLES["callback"], names)
+    assert re.search(r"^Episode 100: Reward = \d+\.\d\d$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.requirement("S1.24", "S1.33")
+def test_log_frequency_one_prints_every_episode(tmp_path, capsys):
+    results = small(tmp_path, log_frequency=1).train()
+    lines = re.findall(r"^episode (\d+): reward", capsys.readouterr().err, re.MULTILINE)
+    assert lines == [str(n + 1) for n in range(results["total_episodes"])]
+
+
+@pytest.mark.requirement("S1.12")
+def test_an_episode_is_equal_columns_with_true_successors(tmp_path):
+    data = small(tmp_path).collect_episode()
+    keys = {"observations", "actions", "rewards", "next_observations", "dones", "log_probs", "values"}
+    assert keys <= data.keys()
+    assert {len(column) for column in data.values()} == {len(data["rewards"])}
+    np.testing.assert_array_equal(data["next_observations"][:-1], data["observations"][1:])
+    assert data["dones"].tolist() == [False] * (len(data["dones"]) - 1) + [True]
+    assert not np.array_equal(data["next_observations"][-1], data["observations"][0])
+
+
+@pytest.mark.requirement("S1.15", "S1.17")
+def test_limits_and_batch_size_are_honoured(tmp_path):
+    trainer = small(tmp_path, max_steps_per_episode=15)
+    results = trainer.train()
+    assert max(results["episode_lengths"]) <= 15 and results["total_episodes"] >= 30
+    rows = [row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]
+    assert {after["steps"] - before["steps"] for before, after in itertools.pairwise(rows)} == {64}
+
+
+@pytest.mark.requirement("S1.14")
+def test_all_founding_parameters_have_their_defaults():
+    defaults = {
+        "max_episodes": 1000, "max_steps_per_episode": 500, "target_reward": 195.0, "convergence_window": 100,
+        "early_stopping_patience": 10, "eval_frequency": 50, "eval_episodes": 10, "learning_rate": 3e-4,
+        "clip_epsilon": 0.2, "gamma": 0.99, "gae_lambda": 0.95, "entropy_coef": 0.01, "value_coef": 0.5,
+        "max_grad_norm": 0.5, "epochs_per_update": 10, "batch_size": 64, "minibatch_size": 64,
+    }  # fmt: skip
+    found = {}
+    for kind in (PPOTrainer, PPOAgent):
+        found |= {name: p.default for name, p in inspect.signature(kind).parameters.items() if name in defaults}
+    assert found == defaults
+
+
+def test_what_was_learnt_is_the_agents_and_training_goes_on_from_it(tmp_path):
+    def parameters(policy) -> np.ndarray:
+        return np.concatenate([np.ravel(leaf) for leaf in policy.state.parameters])
+
+    trainer = small(tmp_path)
+    fresh = parameters(trainer.agent.agent.policy)
+    np.testing.assert_array_equal(fresh, parameters(trainer.trainer.policy))
+    trainer.train()
+    learnt = parameters(trainer.agent.agent.policy)
+    assert not np.array_equal(fresh, learnt)
+    np.testing.assert_array_equal(learnt, parameters(trainer.trainer.policy))
+    again = PPOTrainer(trainer.agent, CartPoleWrapper(), max_episodes=1, enable_mlflow=False, run_dir=tmp_path / "more")
+    again.train()
+    more = parameters(trainer.agent.agent.policy)
+    assert 0 < np.linalg.norm(more - learnt) < np.linalg.norm(more - fresh)
+
+
+def test_normalisation_must_be_agreed_on(tmp_path):
+    with pytest.raises(ludus.LudusError, match="normalize_observations=False of the environment"):
+        PPOTrainer(PPOAgent(4, 2), CartPoleWrapper(normalize_observations=False), run_dir=tmp_path / "run")
+
+
+def test_the_wrapper_is_a_loop_of_ones_own(tmp_path):
+    env = CartPoleWrapper(max_episode_steps=7)
+    assert (env.observation_dim, env.action_dim) == (4, 2)
+    obs, _ = env.reset(seed=1)
+    for number in range(7):
+        successor, reward, terminated, truncated, _ = env.step(number % 2)
+        assert reward == 1 and not np.array_equal(obs, successor)
+        obs = successor
+    assert truncated and not terminated
+    env.close()

@@ -1,4 +1,7 @@
-"""The PPO kit's vocabulary: `PPOClip`, an agent for one's own loop that learns from whole trajectories.
+"""The PPO kit's vocabulary: `OnPolicyTrainer`, and `PPOClip`, which it trains or which learns in one's own loop.
+
+    trainer = OnPolicyTrainer("Pendulum-v1", PPOClip(), total_timesteps=300_000, max_episode_len=200)
+    trainer.train()
 
     agent = PPOClip()
     agent.build(env.observation_space, env.action_space)
@@ -7,9 +10,11 @@
     metrics = agent.update()                  # learns once trajectories of at least the threshold's length are there
     agent.save_policy_net("final_actor.pth")  # final_actor.safetensors, and the .pth where PyTorch is installed
 
-Behind it is `ludus.Agent` with `ludus.PPO`. Buffers are in `ludus.compat.buffers`.
+Behind them are `ludus.Trainer` and `ludus.Agent` with `ludus.PPO`. Buffers are in `ludus.compat.buffers`.
 """
 
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +24,14 @@ import optax
 
 from ludus.agent import Agent
 from ludus.compat.buffers import Buffer, RolloutBuffer, TrajectoryBuffer
+from ludus.envs.registry import make_env
 from ludus.learning.ppo import PPO
 from ludus.networks.actor_critic import MLP
 from ludus.spaces import Box
+from ludus.trainer import Trainer, TrainResult
 from ludus.types import LudusError
 
-__all__ = ["Buffer", "PPOClip", "RolloutBuffer", "TrajectoryBuffer"]
+__all__ = ["Buffer", "OnPolicyTrainer", "PPOClip", "RolloutBuffer", "TrajectoryBuffer"]
 
 PLATFORMS = {"cuda": "gpu"}
 """What the kit calls a device, where JAX calls it otherwise."""
@@ -141,6 +148,80 @@ class PPOClip:
     def load_value_net(self, path: str | Path) -> None:
         """Go on with a saved critic."""
         self.agent.load_value_net(path)
+
+
+class OnPolicyTrainer:
+    """Trains a `PPOClip` on one environment, `threshold_rollout_length` steps for each update.
+
+    A rollout is cut where it is full and the rest of its last trajectory belongs to the next one; its value
+    stands for what was cut, as it does for an episode that `max_episode_len` ends.
+    """
+
+    def __init__(
+        self,
+        environment: Any,
+        agent: PPOClip,
+        total_timesteps: int = 1_000_000,
+        threshold_rollout_length: int = 2048,
+        max_episode_len: int = 1000,
+        batch_size: int = 64,
+        num_checkpoints: int = 3,
+        batch_num: int | None = None,
+        verbose: bool = True,
+        *,
+        run_dir: str | Path | None = None,
+    ):
+        """Prepare a run in a new folder, `runs/on_policy_<time>` unless told otherwise.
+
+        Args:
+            environment: an id, a Gymnasium environment that was made from one, or what `ludus.make_env` returns.
+            agent: built for the environment's spaces if it is not built yet.
+            total_timesteps: steps to train for.
+            threshold_rollout_length: steps collected for each update.
+            max_episode_len: episodes are cut after so many steps.
+            batch_size: steps in each gradient step.
+            num_checkpoints: policies to keep from on the way.
+            batch_num: gradient steps in each epoch, in place of `batch_size`.
+            verbose: show progress, and statistics after every rollout.
+            run_dir: the folder.
+        """
+        env = environment if hasattr(environment, "remake") else _limited(environment, max_episode_len)
+        if not agent.is_built:
+            agent.build(env.observation_space, env.action_space)
+        size = batch_size if batch_num is None else -(-threshold_rollout_length // batch_num)
+        rollout_length = -(-threshold_rollout_length // size) * size
+        algorithm = replace(agent.algorithm, batch_size=rollout_length, minibatch_size=size)
+        self.agent, self.total_timesteps = agent, total_timesteps
+        self.trainer = Trainer(
+            algorithm,
+            env,
+            seed=agent.seed,
+            run_dir=run_dir or Path("runs") / f"on_policy_{time.time_ns() // 1_000_000}",
+            eval_frequency=0,
+            num_checkpoints=num_checkpoints,
+            record_episodes=True,
+            log_frequency=1,
+            verbose=verbose,
+        )
+
+    def train(self) -> TrainResult:
+        """Train; the agent has learnt it then, and the run's `policies` hold `final_actor` and the others."""
+        self.trainer.learner = self.agent.agent.learner
+        result = self.trainer.train(total_steps=self.total_timesteps)
+        self.agent.agent.learner = self.trainer.learner
+        assert result.run_dir is not None
+        self.agent.save_policy_net(result.run_dir / "policies" / "final_actor.pth")
+        self.agent.save_value_net(result.run_dir / "policies" / "final_critic.pth")
+        return result
+
+
+def _limited(environment: Any, max_episode_len: int) -> Any:
+    """Make the one environment, cut after `max_episode_len` steps."""
+    spec = getattr(environment, "spec", None)
+    name = environment if isinstance(environment, str) else getattr(spec, "id", None)
+    if name is None:
+        raise LudusError(f"environment={environment!r}: has no id; pass what ludus.make_env returns for it")
+    return make_env(name, 1, max_episode_steps=max_episode_len)
 
 
 def _two_rates(actor_lr: float, critic_lr: float) -> optax.GradientTransformation:

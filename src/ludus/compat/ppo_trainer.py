@@ -1,22 +1,33 @@
-"""The PPO trainer's vocabulary: `PPOAgent`, by the dimensions of its vectors.
+"""The PPO trainer's vocabulary: `PPOTrainer`, `PPOAgent` and `CartPoleWrapper`.
 
     agent = PPOAgent(observation_dim=4, action_dim=2)
-    action = agent.select_action(observation)
-    agent.observe(next_observation, reward, terminated, truncated)
-    metrics = agent.update()
+    trainer = PPOTrainer(agent, CartPoleWrapper(), max_episodes=1000, target_reward=195.0)
+    results = trainer.train()
 
-Behind it is `ludus.Agent` with `ludus.PPO`.
+Behind them are `ludus.Trainer` and, for an agent in a loop of one's own, `ludus.Agent`, with `ludus.PPO`.
 """
 
+import time
+from collections.abc import Callable
+from functools import partial, wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ludus.agent import Agent
+from ludus.callback import EVALUATION_NAMES
+from ludus.convergence import ConvergenceOptions
+from ludus.envs.registry import make_env
+from ludus.learning.algorithm import as_arrays
 from ludus.learning.ppo import PPO
+from ludus.seeding import stream
 from ludus.spaces import Box, Discrete
-from ludus.types import LudusError
+from ludus.tracking.run_folder import read_journal
+from ludus.tracking.tracker import TrackingOptions
+from ludus.trainer import Trainer
+from ludus.types import LudusError, RolloutKeys
 
 
 class PPOAgent:
@@ -37,10 +48,10 @@ class PPOAgent:
         batch_size: int = 64,
         minibatch_size: int = 64,
         *,
-        normalize_observations: bool = False,
+        normalize_observations: bool = True,
         seed: int = 42,
     ):
-        """Build the networks; defaults are those of the trainer's table."""
+        """Build the networks; defaults are those of the trainer's table. The learning rate is never annealed."""
         for name, value in (("observation_dim", observation_dim), ("action_dim", action_dim)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise LudusError(f"{name}={value}: must be an integer of at least 1")
@@ -57,6 +68,7 @@ class PPOAgent:
             batch_size=batch_size,
             minibatch_size=minibatch_size,
             normalize_observations=normalize_observations,
+            anneal_learning_rate=False,
         )
         spaces = Box(-np.inf, np.inf, (self.observation_dim,)), Discrete(self.action_dim)
         self.agent = Agent(self.algorithm, *spaces, seed=seed)
@@ -88,3 +100,153 @@ class PPOAgent:
     def load_value_net(self, path: str | Path) -> None:
         """Go on with a saved critic."""
         self.agent.load_value_net(path)
+
+
+class CartPoleWrapper:
+    """CartPole-v1 as a vector of four numbers and a choice of two actions, for `PPOTrainer` or a loop of one's own."""
+
+    def __init__(self, max_episode_steps: int = 500, normalize_observations: bool = True):
+        """Make it; normalisation is the trainer's, whose policy carries it, so observations here are as they are."""
+        self.max_episode_steps, self.normalize_observations = max_episode_steps, normalize_observations
+        self._one: Any = make_env("gym:CartPole-v1", 1, num_workers=0, max_episode_steps=max_episode_steps)
+        self.observation_space, self.action_space = self._one.observation_space, self._one.action_space
+        self.observation_dim, self.action_dim = self.observation_space.shape[0], self.action_space.n
+
+    def reset(self, seed: int = 0) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode."""
+        return np.array(self._one.reset([seed])[0]), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Take one step; after the end of an episode the next one has begun already."""
+        step = self._one.step(np.asarray([action]))
+        ends = bool(step.terminated[0]), bool(step.truncated[0])
+        return np.array(step.next_obs[0]), float(step.reward[0]), *ends, {}
+
+    def batch(self, num_envs: int, max_episode_steps: int) -> Any:
+        """Return the environments that a trainer steps."""
+        return make_env("CartPole-v1", num_envs, max_episode_steps=min(max_episode_steps, self.max_episode_steps))
+
+    def close(self) -> None:
+        """Free what it holds."""
+        self._one.close()
+
+
+class PPOTrainer:
+    """Trains a `PPOAgent`: `batch_size` steps are collected for each update, and all counts are in episodes."""
+
+    def __init__(
+        self,
+        agent: PPOAgent,
+        env: CartPoleWrapper,
+        max_episodes: int = 1000,
+        max_steps_per_episode: int = 500,
+        target_reward: float = 195.0,
+        convergence_window: int = 100,
+        early_stopping_patience: int = 10,
+        eval_frequency: int = 50,
+        eval_episodes: int = 10,
+        log_frequency: int = 10,
+        enable_mlflow: bool = True,
+        mlflow_experiment_name: str = "cartpole-ppo",
+        *,
+        run_dir: str | Path | None = None,
+        seed: int | None = None,
+    ):
+        """Prepare a run in a new folder, `runs/ppo_run_<time>` unless told otherwise.
+
+        The agent's hyperparameters are used; `seed` is the agent's unless given. Without MLflow installed,
+        `enable_mlflow` is a warning, not an error.
+        """
+        self.agent, self.max_episodes, self.log_frequency = agent, max_episodes, log_frequency
+        has_mlflow = find_spec("mlflow") is not None
+        if agent.algorithm.normalize_observations != env.normalize_observations:
+            raise LudusError(
+                f"normalize_observations={env.normalize_observations} of the environment: the agent was made with "
+                f"{agent.algorithm.normalize_observations}; give both the same"
+            )
+        self.trainer = Trainer(
+            agent.algorithm,
+            env.batch(1, max_steps_per_episode),
+            seed=agent.agent.seed if seed is None else seed,
+            run_dir=run_dir or Path("runs") / f"ppo_run_{time.time_ns() // 1_000_000}",
+            eval_frequency=eval_frequency,
+            eval_by="episodes",
+            eval_episodes=eval_episodes,
+            record_episodes=True,
+            success_return=target_reward,
+            convergence=ConvergenceOptions("window", target_reward, convergence_window, early_stopping_patience),
+            tracking=TrackingOptions(mlflow=enable_mlflow and has_mlflow, experiment=mlflow_experiment_name),
+        )
+        if enable_mlflow and not has_mlflow:
+            self._say('MLflow is not installed (pip install "ludus[mlflow]"): the run is recorded in its folder alone')
+
+    def train(self, callback: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
+        """Train until convergence or `max_episodes`, evaluate, save; return the results under their founding names."""
+        self.trainer.learner = self.agent.agent.learner
+        result = self.trainer.train(max_episodes=self.max_episodes, callback=self._speaking(callback))
+        self.agent.agent.learner = self.trainer.learner
+        assert result.run_dir is not None and result.evaluation is not None
+        rows = read_journal(result.run_dir)
+        training = [row for row in rows if row["kind"] == "train"]
+        figures = result.evaluation.summary()
+        losses = {name: [row[name] for row in training] for name in ("policy_loss", "value_loss", "total_loss")}
+        best = self.trainer.convergence.best_average
+        return {
+            "total_episodes": result.episodes,
+            "total_steps": result.steps,
+            "training_time": result.seconds,
+            "final_avg_reward": figures["mean_return"],
+            "final_std_reward": figures["std_return"],
+            "best_avg_reward": figures["mean_return"] if best is None else best,
+            "converged": result.converged,
+            "episode_rewards": [x for row in training for x in row["episode_returns"]],
+            "episode_lengths": [x for row in training for x in row["episode_lengths"]],
+            "eval_rewards": [row["eval_return_mean"] for row in rows if row["kind"] == "evaluation"],
+            "losses": {**losses, "entropy_loss": [-row["entropy"] for row in training]},
+        }
+
+    def evaluate(self, num_episodes: int = 100) -> dict[str, float]:
+        """Play greedy episodes on environments that training never sees."""
+        summary = self.trainer.evaluate(num_episodes).summary()
+        return {name: summary[ours] for name, ours in EVALUATION_NAMES.items()}
+
+    def collect_episode(self, number: int = 0) -> dict[str, np.ndarray]:
+        """Return one exploring episode of the policy as it is now; another `number` plays another one.
+
+        `dones` says where it ended, by termination or by its limit; which of both, `terminated` says.
+        """
+        trainer = self.trainer
+        keys = RolloutKeys(*(stream(trainer.seed, f"episode {number} {name}") for name in RolloutKeys._fields))
+        arrays, policy = as_arrays(trainer.algorithm), trainer.algorithm.policy(trainer.state.learner)
+        collect = partial(
+            trainer.runner.collect, env=trainer.env, num_steps=trainer.env.max_episode_steps, whole_episodes=True
+        )
+        carry = trainer.state.carry
+        steps = trainer.runner.whole(collect)(algorithm=arrays, policy=policy, carry=carry, keys=keys)[1].steps
+        rows = np.asarray(steps.valid)[:, 0]
+        named = {
+            "observations": steps.obs,
+            "actions": steps.action,
+            "rewards": steps.reward,
+            "next_observations": steps.next_obs,
+            "dones": steps.terminated | steps.truncated,
+            "terminated": steps.terminated,
+            "log_probs": steps.extras["log_prob"],
+        }
+        data = {name: np.asarray(array)[rows, 0] for name, array in named.items()}
+        critic = trainer.critic
+        return data | ({} if critic is None else {"values": np.asarray(critic(data["observations"]))})
+
+    def _speaking(self, callback: Callable[[dict[str, Any]], Any] | None) -> Callable[[dict[str, Any]], Any]:
+        """Return the callback with a line said every `log_frequency` episodes."""
+
+        def heard(metrics: dict[str, Any]) -> Any:
+            if self.log_frequency and metrics["episode"] % self.log_frequency == 0:
+                figures = metrics["step_metrics"]
+                self._say(f"episode {metrics['episode']}: reward {figures['avg_reward']:.2f}")
+            return None if callback is None else callback(metrics)
+
+        return heard if callback is None else wraps(callback)(heard)
+
+    def _say(self, text: str) -> None:
+        self.trainer.record.console.say(text)

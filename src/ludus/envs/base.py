@@ -25,6 +25,8 @@ class Environment:
     action_space: ClassVar[Space]
     max_episode_steps: ClassVar[int | None] = None
     """Episodes are truncated after so many steps; None leaves truncation to `step`."""
+    return_threshold: ClassVar[float | None] = None
+    """The mean return from which on the task counts as solved; None if nobody has said."""
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: `(state, obs)`."""
@@ -151,6 +153,8 @@ class HostEnv(Protocol):
     num_envs: int
     observation_space: Space
     action_space: Space
+    return_threshold: float | None
+    """The mean return from which on the task counts as solved; None if nobody has said."""
     needs_restart: bool
     """Whether running episodes are lost, so that the next rollout must begin with `restart`."""
 

@@ -48,6 +48,7 @@ class CartPole(Environment):
     )
     action_space = Discrete(2)
     max_episode_steps = 500
+    return_threshold = 475.0
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Start near the upright rest."""
@@ -93,6 +94,7 @@ class Acrobot(Environment):
     )
     action_space = Discrete(3)
     max_episode_steps = 500
+    return_threshold = -100.0
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Start hanging almost still."""
@@ -150,6 +152,7 @@ class MountainCar(Environment):
     observation_space = Box((VALLEY_LEFT, -CAR_SPEED_LIMIT), (VALLEY_RIGHT, CAR_SPEED_LIMIT), (2,))
     action_space = Discrete(3)
     max_episode_steps = 200
+    return_threshold = -110.0
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Start at rest near the bottom."""
@@ -172,6 +175,7 @@ class MountainCarContinuous(Environment):
     observation_space = MountainCar.observation_space
     action_space = Box(-1.0, 1.0, (1,))
     max_episode_steps = 999
+    return_threshold = 90.0
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Start at rest near the bottom."""

@@ -16,7 +16,7 @@ from envpool.registration import registry
 
 from ludus.envs.base import HostStep
 from ludus.envs.episode_info import EpisodeInfo
-from ludus.envs.gymnasium import as_space, make_gymnasium
+from ludus.envs.gymnasium import as_space, make_gymnasium, return_threshold
 from ludus.envs.recall import Growing, Recalled
 from ludus.spaces import Box, Space, flatten, leaves, unflatten
 from ludus.types import LudusError
@@ -40,6 +40,7 @@ class EnvPoolEnv:
     """
 
     needs_restart = False
+    return_threshold: float | None = None
 
     def __init__(self, name: str, num_envs: int, options: dict[str, Any]):
         """Make a pool of one, which tells the spaces and what is wrong; `reset` makes the pool that is stepped."""
@@ -163,7 +164,9 @@ def make_envpool(name: str, num_envs: int, options: dict[str, Any]) -> EnvPoolEn
         raise LudusError(f"env_options.max_episode_steps={limit}: must be an integer of at least 1")
     if misplaced := [option for option in _OURS if option in options]:
         raise LudusError(f"env_options.{misplaced[0]}: not an option of envpool:{name}")
-    return EnvPoolEnv(name, num_envs, options)
+    batch = EnvPoolEnv(name, num_envs, options)
+    batch.return_threshold = return_threshold(name)
+    return batch
 
 
 def _spaces(pool: Any, name: str, id: str) -> tuple[Space, Space, Any]:

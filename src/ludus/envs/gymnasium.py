@@ -38,6 +38,7 @@ class GymnasiumEnv:
 
     num_workers = 0
     needs_restart = False
+    return_threshold: float | None = None
 
     def __init__(
         self, make: Callable[[], gymnasium.Env], num_envs: int, id: str, options: dict[str, Any], at: Any = None
@@ -213,6 +214,12 @@ def recipe(env: Any, options: dict[str, Any]) -> tuple[Callable[[], gymnasium.En
     if callable(env):
         return partial(_make_by_call, env, options), f"object:{getattr(env, '__qualname__', env)}"
     raise LudusError(f"env={env!r}: must be an id, a gymnasium.Env, its class, or a ludus Environment")
+
+
+def return_threshold(name: str) -> float | None:
+    """Return the mean return from which on Gymnasium calls an id solved; None if it does not say."""
+    spec = gymnasium.registry.get(name)
+    return None if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
 
 
 def step_seconds(make: Callable[[], gymnasium.Env]) -> float | None:

@@ -68,6 +68,11 @@ class VectorEnv:
         """What one copy takes."""
         return self.env.action_space
 
+    @property
+    def return_threshold(self) -> float | None:
+        """The mean return from which on the task counts as solved."""
+        return self.env.return_threshold
+
     def remake(self, num_envs: int) -> "VectorEnv":
         """Return a batch of another size."""
         return replace(self, num_envs=num_envs)

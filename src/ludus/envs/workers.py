@@ -141,6 +141,7 @@ class WorkerEnv:
     """A batch of Gymnasium environments, spread over `num_workers` processes."""
 
     needs_restart = False
+    return_threshold: float | None = None
 
     def __init__(
         self,

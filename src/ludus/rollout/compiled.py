@@ -85,6 +85,9 @@ def episode_stats(steps: Transition, episode: EpisodeSoFar) -> EpisodeStats:
         return_max=jnp.where(ended, episode_return, -jnp.inf).max(),
         length_sum=length_sum,
         steps=steps_taken,
+        terminations=(ended & steps.terminated).sum(dtype=jnp.int32),
+        returns=jnp.where(ended, episode_return, jnp.nan),
+        lengths=jnp.where(ended, episode_length, 0),
         # Not a number if no episode ended, and then not journalled.
         info={name: jnp.where(ended, x, 0.0).sum() / episodes for name, x in figures.items()},
     )
@@ -250,4 +253,4 @@ def repeat(body: Body, plan: Any, capacity: int, options: Options) -> Repeat:
 
 
 def _as_rows(row: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    return {name: jnp.asarray(x).reshape(1) for name, x in row.items()}
+    return {name: jnp.asarray(x)[None] for name, x in row.items()}

@@ -203,14 +203,17 @@ def _episode_stats(steps: Transition, returns: np.ndarray, lengths: np.ndarray) 
     ended = steps.terminated | steps.truncated
     if steps.valid is not None:
         ended = ended & steps.valid
-    returns, lengths = returns[ended], lengths[ended]
+    over = returns[ended]
     return EpisodeStats(
-        episodes=np.int32(len(returns)),
-        return_sum=np.float32(returns.sum()),
-        return_min=np.float32(returns.min(initial=np.inf)),
-        return_max=np.float32(returns.max(initial=-np.inf)),
-        length_sum=np.float32(lengths.sum()),
+        episodes=np.int32(len(over)),
+        return_sum=np.float32(over.sum()),
+        return_min=np.float32(over.min(initial=np.inf)),
+        return_max=np.float32(over.max(initial=-np.inf)),
+        length_sum=np.float32(lengths[ended].sum()),
         steps=np.int32(ended.size if steps.valid is None else steps.valid.sum()),
+        terminations=np.int32((ended & steps.terminated).sum()),
+        returns=np.where(ended, returns, np.float32(np.nan)),
+        lengths=np.where(ended, lengths, 0),
     )
 
 

@@ -1,7 +1,10 @@
 """What people see while a run goes on: a bar in a terminal, plain lines in a file."""
 
+import contextlib
+import os
 import sys
 import time
+from pathlib import Path
 from typing import Any, TextIO
 
 LINE_EVERY_SECONDS = 10.0
@@ -17,9 +20,14 @@ class Console:
         self._bar: Any = None
         self._task: Any = None
         self._last_line = time.monotonic()
+        self.log: Path | None = None
+        """A file that whatever is said is written into as well; if it cannot be written, it is done without."""
 
     def say(self, text: str) -> None:
-        """Print one line."""
+        """Print one line, or a block of them."""
+        if self.log is not None:
+            with contextlib.suppress(OSError):
+                _append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
         if not self.verbose:
             return
         if self._bar is not None:
@@ -59,6 +67,14 @@ class Console:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def _append(path: Path, text: str) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(file, text.encode("utf-8", "replace"))
+    finally:
+        os.close(file)
 
 
 def duration(seconds: float) -> str:

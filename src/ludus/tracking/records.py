@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ludus.tracking.console import Console
 from ludus.tracking.run_folder import RunFolder
+from ludus.tracking.statistics import Recent, block
 from ludus.tracking.tracker import Tracker
 
 ITERATION_METRICS = {
@@ -19,10 +20,19 @@ ITERATION_METRICS = {
     "episode_return_min": "lowest of them",
     "episode_return_max": "highest of them",
     "episode_length_mean": "their mean length in steps",
+    "success_rate": "share of them that succeeded: by the environment's `is_success`, else by the return that counts "
+    "as solved, else all that terminated (setting `success`)",
+    "reward_mean": "mean reward of a step",
     "elapsed_seconds": "wall-clock time since training began",
     "steps_per_second": "environment steps per second over the chunk that this iteration belongs to",
 }
 """Every figure of a `train` row besides the algorithm's own, and its meaning."""
+
+EPISODE_METRICS = {
+    "episode_returns": "return of every single episode that ended in this iteration, in the order of their ends",
+    "episode_lengths": "their lengths",
+}
+"""What a `train` row holds besides with `record_episodes`: lists."""
 
 INFO_METRICS = {
     "info/<name>/mean": "mean of a number in the environment's info over the steps of an episode that gave it, "
@@ -42,23 +52,47 @@ EVALUATION_METRICS = {
 """Every figure of an `evaluation` row besides the counts, and its meaning."""
 
 
+LOG = "log.txt"
+"""What was said to people, in the run folder."""
 WINDOW = 100
 """Episodes over which the recent return is averaged."""
+SUCCESS_RULES = ("auto", "info", "return", "terminated")
+
+
+class RecordOptions(NamedTuple):
+    """What is made of a run's numbers."""
+
+    success: str = "auto"
+    """What makes an episode a success: one of `SUCCESS_RULES`."""
+    success_return: float | None = None
+    log_frequency: int = 0
+    """Iterations between blocks of statistics and lines of the log; 0: none."""
+    limits: dict[str, Any] = {}  # noqa: RUF012  a NamedTuple's default; never written to
+    """`total_steps` and `clip_epsilon`, for the block."""
+
+
+class Episodes(NamedTuple):
+    """Episodes that ended in one iteration, summed up."""
+
+    count: int
+    total: float
+    length: float = 0.0
+    successes: float | None = None
 
 
 class Recorder:
     """Keeps the totals of a run and tells them to its folder (if it has one) and to the console."""
 
-    def __init__(self, folder: RunFolder | None, verbose: bool):
+    def __init__(self, folder: RunFolder | None, verbose: bool, options: "RecordOptions"):
         """Nothing has been counted."""
-        self.folder = folder
+        self.folder, self.options = folder, options
         self.trackers: Sequence[Tracker] = ()
         self.console = Console(verbose)
         self.iterations = self.steps = self.episodes = self.updates = 0
         self.latest: dict[str, float] = {}
         """The latest value of every figure of the journal."""
         self._before, self._started = 0.0, time.perf_counter()
-        self._recent: list[tuple[int, float]] = []
+        self._recent: list[Episodes] = []
         self._trouble: str | None = None
 
     @property
@@ -72,8 +106,18 @@ class Recorder:
 
         None before there are so many: the luck of a few episodes is not what a policy can do.
         """
-        episodes = sum(count for count, _ in self._recent)
-        return sum(total for _, total in self._recent) / episodes if episodes >= WINDOW else None
+        recent = self.recent
+        return recent.mean_return if recent.episodes >= WINDOW else None
+
+    @property
+    def recent(self) -> Recent:
+        """What the episodes of that window came to, however few they are so far."""
+        known = [part.successes for part in self._recent if part.successes is not None]
+        count = sum(part.count for part in self._recent)
+        if not count:
+            return Recent(0, None, None, None)
+        length, total = (sum(part[i] for part in self._recent) / count for i in (2, 1))
+        return Recent(count, length, total, sum(known) / count if len(known) == len(self._recent) else None)
 
     def snapshot(self) -> dict[str, Any]:
         """Return what a resumed run needs to go on counting, as JSON knows it."""
@@ -86,7 +130,7 @@ class Recorder:
         self.iterations, self.steps = saved["iteration"], saved["steps"]
         self.episodes, self.updates = saved["episodes"], saved["updates"]
         self._before, self._started = saved["elapsed_seconds"], time.perf_counter()
-        self._recent = [(count, total) for count, total in saved["recent"]]
+        self._recent = [Episodes(*part) for part in saved["recent"]]
         self.latest = dict(saved["latest"])
 
     @property
@@ -108,15 +152,19 @@ class Recorder:
             self.folder.write_config(config)
             started = self.folder.identity.get("started", round(time.time(), 3))
             self.folder.write_identity(**identity, started=started, status="running")
+            self.console.log = self.folder.path / LOG
             for tracker in self.trackers:
                 tracker.begin(self.folder)
 
-    def iterations_made(self, rows: dict[str, np.ndarray], seconds: float, budget: Any) -> None:
-        """Count a chunk's iterations in, journal each, and show progress; a faulty one is not counted."""
+    def iterations_made(self, rows: dict[str, np.ndarray], seconds: float, budget: Any) -> list[dict[str, Any]]:
+        """Count a chunk's iterations in, journal each, and show progress; a faulty one is not counted.
+
+        Returns the rows of the journal.
+        """
         healthy = {name: x[rows["fault"] == 0] for name, x in rows.items()}
         journal = self._rows(healthy, seconds)
         if not journal:
-            return
+            return []
         self._append(journal)
         share = budget.share(self.steps, self.episodes, self.elapsed)
         facts = {
@@ -126,17 +174,21 @@ class Recorder:
             "remaining_seconds": self.elapsed * (1 - share) / share if share > 0 else None,
         }
         self.console.progress(share, facts)
+        return journal
 
     def evaluated(self, evaluation: Any) -> None:
         """Journal an evaluation and say what it came to."""
         self._append([_evaluation_row(self.counts, evaluation.summary(), self.elapsed)])
-        self.console.say(f"{self.steps:>12,} steps · evaluation {evaluation}")
+        line = f"{self.steps:>12,} steps · evaluation {evaluation}"
+        self.console.say(line)
+        if self.options.log_frequency:
+            log(line.strip())
 
-    def end(self, status: str, reason: str) -> None:
+    def end(self, status: str, reason: str, **facts: Any) -> None:
         """Write down how the run ended, or stopped for a while."""
         self._before, self._started = self.elapsed, time.perf_counter()
         if self.folder:
-            self.folder.write_identity(status=status, exit_reason=reason, **self.counts)
+            self.folder.write_identity(status=status, exit_reason=reason, **self.counts, **facts)
             self.folder.close()
             for tracker in self.trackers:
                 tracker.end()
@@ -168,27 +220,72 @@ class Recorder:
             self.steps += int(rows["steps"][i])
             self.episodes += int(rows["episodes"][i])
             self.updates += int(rows["updates"][i])
-            self._remember(int(rows["episodes"][i]), float(rows["return_sum"][i]))
+            success_rate = self._success_rate(rows, i)
+            self._remember(rows, i, success_rate)
             figures = {name: float(rows[name][i]) for name in names if np.isfinite(rows[name][i])}
-            journal.append({"kind": "train", **self.counts, **_episode_figures(rows, i), **figures, **timing})
+            episodes = _episode_figures(rows, i) | ({} if success_rate is None else {"success_rate": success_rate})
+            journal.append({"kind": "train", **self.counts, **episodes, **figures, **timing})
+            self._log(journal[-1], int(rows["steps"][i]))
         return journal
 
-    def _remember(self, episodes: int, return_sum: float) -> None:
+    def _success_rate(self, rows: dict[str, np.ndarray], i: int) -> float | None:
+        """Return the share of an iteration's episodes that succeeded; None if there were none, or nothing tells."""
+        episodes, rule = int(rows["episodes"][i]), self.options.success
+        told = rows.get("info/is_success/last")
+        if not episodes:
+            return None
+        if rule in ("auto", "info") and told is not None and np.isfinite(told[i]):
+            return float(told[i])
+        if rule == "return" or (rule == "auto" and self.options.success_return is not None):
+            return int(rows["successes"][i]) / episodes
+        return int(rows["terminations"][i]) / episodes if rule in ("auto", "terminated") else None
+
+    def _remember(self, rows: dict[str, np.ndarray], i: int, success_rate: float | None) -> None:
+        episodes, return_sum = int(rows["episodes"][i]), float(rows["return_sum"][i])
         if episodes and np.isfinite(return_sum):
-            self._recent.append((episodes, return_sum))
-            while sum(count for count, _ in self._recent[1:]) >= WINDOW:
+            successes = None if success_rate is None else success_rate * episodes
+            self._recent.append(Episodes(episodes, return_sum, float(rows["length_sum"][i]), successes))
+            while sum(part.count for part in self._recent[1:]) >= WINDOW:
                 del self._recent[0]
 
+    def _log(self, row: dict[str, Any], rollout_length: int) -> None:
+        """Show the block of statistics, and tell the user's log, as often as they want that."""
+        options = self.options
+        if options.log_frequency and row["iteration"] % options.log_frequency == 0:
+            self.console.say(block(row, rollout_length, self.recent, options.limits))
+            shown = {name: row[name] for name in LOGGED if name in row}
+            log(" · ".join([f"iteration {row['iteration']:,}", *(f"{name} {x:,.6g}" for name, x in shown.items())]))
 
-COUNTED = ("steps", "episodes", "updates", "fault", "halt", "return_sum", "return_min", "return_max", "length_sum")
+
+LOGGED = ("steps", "policy_loss", "value_loss", "critic_loss", "episode_return_mean")
+"""Figures of an iteration that the log gets."""
+COUNTED = (
+    "steps", "episodes", "updates", "fault", "halt", "return_sum", "return_min", "return_max", "length_sum",
+    "terminations", "successes", *EPISODE_METRICS,
+)  # fmt: skip
 """Columns of a chunk that become totals or episode figures; all others are metrics of the algorithm."""
 
 
-def _episode_figures(rows: dict[str, np.ndarray], i: int) -> dict[str, float]:
+def log(text: str) -> None:
+    """Tell Loguru, whose sinks and levels are the user's: nothing is added to them or taken away."""
+    from loguru import logger
+
+    logger.info(text)
+
+
+def _ended(rows: dict[str, np.ndarray], name: str, i: int) -> list[float | None]:
+    """Return one figure of every episode that ended, out of an array with room for one at each step."""
+    figures = rows[name][i][rows["episode_lengths"][i] > 0]
+    return [x if np.isfinite(x) else None for x in figures.tolist()]
+
+
+def _episode_figures(rows: dict[str, np.ndarray], i: int) -> dict[str, Any]:
     episodes = int(rows["episodes"][i])
+    lists = {name: _ended(rows, name, i) for name in EPISODE_METRICS if name in rows}
     if episodes == 0:
-        return {}
+        return lists
     return {
+        **lists,
         "episode_return_mean": float(rows["return_sum"][i]) / episodes,
         "episode_return_min": float(rows["return_min"][i]),
         "episode_return_max": float(rows["return_max"][i]),

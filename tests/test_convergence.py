@@ -1,0 +1,168 @@
+"""Rules that end a run early, on lists of returns with known answers, and in real runs."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import ludus
+from ludus.convergence import Convergence, ConvergenceOptions, Sample
+from ludus.tracking.run_folder import read_identity, read_journal
+
+pytestmark = pytest.mark.requirement("S1.20")
+
+
+def fed(returns: list[float], **options) -> tuple[Convergence, int | None]:
+    """Return the rule after returns one by one, and after how many it was fulfilled."""
+    rule, at = Convergence(ConvergenceOptions("window", **options)), None
+    for number, total in enumerate(returns, 1):
+        rule.saw_episodes(1, total)
+        if rule.ends_run and at is None:
+            at = number
+    return rule, at
+
+
+def test_the_window_must_be_full_and_hold_the_target_for_the_patience():
+    assert fed([10.0] * 100, target_return=10, window=5, patience=3)[1] == 5 + 3
+    assert fed([10.0] * 100, target_return=10, window=5, patience=0)[1] == 5
+    assert fed([9.9] * 100, target_return=10, window=5, patience=0)[1] is None
+    assert fed([10.0] * 4, target_return=10, window=5, patience=0)[1] is None
+
+
+def test_falling_below_the_target_starts_the_wait_anew():
+    returns = [10.0] * 7 + [0.0] + [10.0] * 20  # the bad episode leaves the window of 5 after 5 more
+    assert fed(returns, target_return=10, window=5, patience=3)[1] == 8 + 5 + 3
+
+
+def test_an_average_that_still_improves_does_not_keep_a_run_from_ending():
+    assert fed(list(np.arange(10.0, 60.0)), target_return=10, window=5, patience=3)[1] == 8
+
+
+def test_the_best_average_is_kept():
+    rule, _ = fed([1, 2, 3, 9, 9, 1, 1, 1], target_return=100, window=2)
+    assert rule.best_average == 9 and rule.average == 1
+    assert fed([5.0], target_return=100, window=2)[0].best_average is None
+
+
+def test_episodes_that_end_together_count_as_many():
+    rule = Convergence(ConvergenceOptions("window", target_return=10, window=6, patience=4))
+    rule.saw_episodes(4, 40.0)
+    assert rule.average is None
+    rule.saw_episodes(4, 44.0)
+    assert rule.average == 84 / 8 and not rule.is_converged  # whole groups: eight is the fewest that holds six
+    rule.saw_episodes(1, 10.0)
+    assert rule.is_converged
+    rule.saw_episodes(0, 0.0)
+    rule.saw_episodes(2, math.inf)
+    assert rule.is_converged and rule.average == (44 + 40 + 10) / 9
+
+
+@pytest.mark.parametrize(("returns", "target", "converged"), [
+    ([500.0] * 10, 475, True),
+    ([480.0, 470.0] * 5, 475, False),  # the mean reaches it, but not surely
+    ([490.0, 480.0] * 5, 475, True),
+    ([500.0], 475, True),
+])  # fmt: skip
+def test_an_interval_must_lie_above_the_target(returns, target, converged):
+    rule = Convergence(ConvergenceOptions("interval"), return_threshold=target)
+    rule.saw_evaluation(returns)
+    assert rule.is_converged is rule.ends_run is converged
+    if len(returns) > 1:
+        low = np.mean(returns) - stats.t.ppf(0.95, len(returns) - 1) * stats.sem(returns)
+        assert converged == (low >= target)
+
+
+def test_a_plateau_is_no_significant_improvement_over_the_best_before():
+    spread = np.linspace(-1, 1, 10)
+    rule = Convergence(ConvergenceOptions("plateau", evaluations=3))
+    for mean in (10, 20, 30):
+        rule.saw_evaluation(list(mean + spread))
+        assert not rule.ends_run
+    for number in range(1, 4):
+        rule.saw_evaluation(list(30.1 + spread))
+        assert rule.ends_run == (number == 3)
+    assert rule.is_converged  # no target is given, so this is all there is
+
+
+def test_a_plateau_below_the_target_ends_the_run_unconverged():
+    rule = Convergence(ConvergenceOptions("plateau", evaluations=1, target_return=100))
+    rule.saw_evaluation([50.0, 51.0])
+    rule.saw_evaluation([50.0, 51.0])
+    assert rule.ends_run and not rule.is_converged
+
+
+def test_significance_is_that_of_welchs_test():
+    rng = np.random.default_rng(1)
+    from ludus.convergence import _is_better
+
+    decisions = set()
+    for _ in range(200):
+        new, old = rng.normal(0.5, 1, 8), rng.normal(0, 2, 12)
+        expected = stats.ttest_ind(new, old, equal_var=False, alternative="greater").pvalue < 0.05
+        assert _is_better(Sample.of(new), Sample.of(old), 0.95) == expected
+        decisions.add(bool(expected))
+    assert decisions == {True, False}
+
+
+def test_what_was_seen_can_be_saved_and_restored():
+    options = ConvergenceOptions("window", target_return=10, window=5, patience=30)
+    rule = Convergence(options)
+    for total in np.random.default_rng(2).uniform(5, 15, 40):
+        rule.saw_episodes(1, float(total))
+    rule.saw_evaluation([1.0, 2.0])
+    again = Convergence(options)
+    again.restore(rule.snapshot())
+    assert again.snapshot() == rule.snapshot()
+    for watched in (rule, again):
+        watched.saw_episodes(3, 40.0)
+    assert again.snapshot() == rule.snapshot()
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"rule": "soon"}, "convergence.rule=soon: must be one of none, window, interval, plateau"),
+    ({"window": 0}, "convergence.window=0: must be an integer of at least 1"),
+    ({"patience": -1}, "convergence.patience=-1"),
+    ({"confidence": 1.0}, "convergence.confidence=1.0"),
+    ({"target_return": math.nan}, "convergence.target_return=nan"),
+])  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ludus.LudusError, match=message):
+        ConvergenceOptions(**options)
+
+
+def test_a_rule_that_needs_a_target_is_refused_where_there_is_none():
+    with pytest.raises(ludus.LudusError, match=r"give convergence.target_return"):
+        ludus.Trainer(ludus.PPO(), ludus.make_env("Pendulum-v1", 4), convergence=ConvergenceOptions("window"))
+    with pytest.raises(ludus.LudusError, match="needs evaluations"):
+        ludus.Trainer(
+            ludus.PPO(), ludus.make_env("CartPole-v1", 4), convergence=ConvergenceOptions("interval"), eval_frequency=0
+        )
+
+
+def trainer(run_dir, **settings) -> ludus.Trainer:
+    rule = ConvergenceOptions("window", target_return=60, window=20, patience=5)
+    algorithm = ludus.PPO(batch_size=256, minibatch_size=64, epochs_per_update=4, learning_rate=1e-3)
+    settings = {"convergence": rule, "eval_frequency": 0, "verbose": False, **settings}
+    return ludus.Trainer(algorithm, ludus.make_env("CartPole-v1", 4), run_dir=run_dir, **settings)
+
+
+@pytest.mark.requirement("S1.21", "S1.22")
+def test_a_run_that_converged_is_evaluated_and_saved_and_says_so(tmp_path):
+    result = trainer(tmp_path / "run").train(total_steps=200_000)
+    assert result.stopped_by == "convergence" and result.converged and result.steps < 200_000
+    assert result.evaluation is not None and len(result.evaluation.returns) == 100
+    assert read_identity(tmp_path / "run")["converged"] is True
+    assert read_journal(tmp_path / "run")[-1]["kind"] == "evaluation"
+    assert (tmp_path / "run" / "policies" / "final_actor.safetensors").exists()
+
+
+def test_a_run_stops_at_the_same_iteration_however_it_was_cut(tmp_path, monkeypatch):
+    straight = trainer(tmp_path / "a").train(total_steps=200_000)
+    monkeypatch.setattr("ludus.trainer.CHUNK_SECONDS", 1e-9)
+    assert trainer(None).train(total_steps=200_000).iterations == straight.iterations
+    monkeypatch.undo()
+    halfway = 256 * (straight.iterations // 2)
+    trainer(tmp_path / "b").train(total_steps=halfway)
+    resumed = ludus.Trainer.resume(tmp_path / "b", total_steps=200_000).train()
+    assert (resumed.iterations, resumed.stopped_by) == (straight.iterations, "convergence")
