@@ -110,6 +110,15 @@ class Store:
             raise StoreError(f"the run {run} or its experiment was deleted in MLflow", is_final=True)
         return _found(found)
 
+    def best(self, experiment: str, metric: str, most: int) -> list[dict[str, Any]]:
+        """Return the runs with the highest latest value of a metric, best first."""
+        with self._asking():
+            runs = self.client.search_runs([experiment], max_results=most, order_by=[f"metrics.`{metric}` DESC"])
+        known = [run for run in runs if metric in run.data.metrics]
+        return [
+            {"run_id": run.info.run_id, "name": run.info.run_name, metric: run.data.metrics[metric]} for run in known
+        ]
+
     def delete(self, run: str) -> None:
         """Delete a run."""
         with self._asking():
