@@ -31,7 +31,9 @@ ALLOWED = {
     "replay": {"types"},
     "files": set(),
     "tracking": {"tracking", "files", *SHARED},
-    "track": {"tracking", "files", "types"},
+    "track": {"publish", "tracking", "files", "types"},
+    "publish": {"export", "keeping", "policy", "promotion", "tracking", "types"},
+    "promotion": {"envs", "evaluation", "policy", "types"},
     "checkpoint": {"files", "types"},
     "snapshot": {"checkpoint", "envs", "replay", "types"},
     "keeping": {"checkpoint", "files", "policy", "snapshot", "types"},
@@ -53,7 +55,7 @@ FOREIGN = {
     "onnx": {"export.onnx_graph"},
     "onnxruntime": {"export.onnx_graph"},
     "flatbuffers": {"export.stablehlo"},
-    "mlflow": {"tracking.mlflow.store"},
+    "mlflow": {"tracking.mlflow.store", "export.mlflow_model", "export.mlflow_policy"},
 }
 
 

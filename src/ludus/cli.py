@@ -24,6 +24,7 @@ from ludus.types import LudusError
 
 if TYPE_CHECKING:
     from ludus.config import TrainConfig
+    from ludus.policy import Policy
     from ludus.trainer import Trainer, TrainResult
 
 USAGE = """\
@@ -278,7 +279,8 @@ def _newest_run() -> Path:
 
 def _evaluate(words: list[str]) -> int:
     parser = _Parser(prog="ludus evaluate", description="Play greedy episodes with the final policy of a run.")
-    parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="run folder (default: the newest in runs/)")
+    where = "run folder (default: the newest in runs/), or a model that MLflow knows, such as models:/NAME@champion"
+    parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help=where)
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="decides how each begins (default: 0)")
     parser.add_argument("--env", metavar="ID", help="play elsewhere than where it was trained")
@@ -286,21 +288,38 @@ def _evaluate(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(words)
     from ludus.evaluation import evaluate
-    from ludus.policy import load_policy
-    from ludus.tracking.run_folder import read_config
 
     run = given.run or _newest_run()
-    config = read_config(run)
-    if given.checkpoint is None:
-        policy = load_policy(run)
-    else:
-        from ludus.resume import policy_at
-
-        policy = policy_at(run, given.checkpoint)
+    policy, config = _policy(run, given.checkpoint)
     with contextlib.closing(_environment(run, config, given.env)) as env:
         evaluation = evaluate(policy, env, given.episodes, given.seed)
     print(json.dumps(evaluation.summary()) if given.json else evaluation)
     return 0
+
+
+def _policy(run: Path, checkpoint: str | None) -> tuple["Policy", dict[str, Any]]:
+    """Return the final policy of a run, that of a checkpoint or a registered one, and its configuration."""
+    from ludus.policy import load_policy
+    from ludus.tracking.run_folder import read_config
+
+    if str(run).startswith("models:"):
+        if checkpoint is not None:
+            raise LudusError(f"--checkpoint={checkpoint}: {run} is a registered model, which has none")
+        _need_mlflow(str(run))
+        from ludus.publish import fetch
+
+        return fetch(str(run), Path("runs"))
+    config = read_config(run)
+    if checkpoint is None:
+        return load_policy(run), config
+    from ludus.resume import policy_at
+
+    return policy_at(run, checkpoint), config
+
+
+def _need_mlflow(what: str) -> None:
+    if importlib.util.find_spec("mlflow") is None:
+        raise LudusError(f'{what}: MLflow is not installed; pip install "ludus[mlflow]"')
 
 
 def _environment(run: Path, config: dict[str, Any], env: str | None = None) -> Any:
@@ -397,8 +416,7 @@ def _track(words: list[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="run folder (default: the newest in runs/)")
     given = parser.parse_args(words)
-    if importlib.util.find_spec("mlflow") is None:
-        raise LudusError('ludus track: MLflow is not installed; pip install "ludus[mlflow]"')
+    _need_mlflow("ludus track")
     from ludus.track import track
 
     print(track(given.run or _newest_run()))

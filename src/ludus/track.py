@@ -28,6 +28,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 """Seconds between attempts while MLflow does not answer; each is twice the one before."""
 LAST_SECONDS = 20.0
 """For so long nothing may have worked before a process whose run is over gives up."""
+LONGEST_STEP_SECONDS = 300.0
+"""What the training process is asked to wait for while policies are played."""
 NICENESS = 10
 LOCK = "lock"
 
@@ -64,8 +66,7 @@ class Follow:
             try:
                 while self.sender.send():
                     last_success = self._worked()
-                self.sender.finish(lambda name: self.tell(wait=LAST_SECONDS))
-                self._worked()
+                self._results()
                 return
             except StoreError as error:
                 self._failed(error)
@@ -74,6 +75,15 @@ class Follow:
             if time.monotonic() - last_success > LAST_SECONDS:
                 break
             time.sleep(max(0.0, min(self._next_try - time.monotonic(), 2.0)))
+
+    def _results(self) -> None:
+        """Send what the run came to, which can take a while."""
+        sender = self.sender
+        sender.send_results(lambda: self.tell(wait=LAST_SECONDS))
+        if (news := _published(sender, lambda: self.tell(wait=LONGEST_STEP_SECONDS))) is not None:
+            self.tell(say=news)
+        sender.close()
+        self._worked()
 
     def _worked(self) -> float:
         if self.trouble:
@@ -117,8 +127,24 @@ def track(run: Path) -> str:
         rows = 0
         while sent := sender.send():
             rows += sent
-        sender.finish(lambda name: None)
-    return f"MLflow: {rows:,} rows sent to experiment {sender.experiment} at {sender.store.name}"
+        sender.send_results(lambda: None)
+        news = _published(sender, lambda: None)
+        sender.close()
+    return "\n".join(
+        [
+            f"MLflow: {rows:,} rows sent to experiment {sender.experiment} at {sender.store.name}",
+            *([news] if news else []),
+        ]
+    )
+
+
+def _published(sender: Sender, progress: Callable[[], None]) -> str | None:
+    """Make models of a finished run's policies; only then is JAX needed."""
+    if sender.identity.get("status") != "finished":
+        return None
+    from ludus.publish import publish
+
+    return publish(sender, progress)
 
 
 @contextlib.contextmanager

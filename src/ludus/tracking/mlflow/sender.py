@@ -103,24 +103,27 @@ class Sender:
             pass
         return max(0, follower.rows - len(self._sent if self._cursor else self._sent_before()))
 
-    def finish(self, told: Callable[[str], None]) -> None:
-        """Send what a run that nobody trains any more has come to: results, files and how it ended."""
+    def send_results(self, progress: Callable[[], None]) -> None:
+        """Send what a run that nobody trains any more has come to, and its files."""
         self.identity = read_identity(self.run)
         status = str(self.identity.get("status"))
         if status == "finished" and self._follower.rows < len(self._sent):
             self._supersede()  # the journal, which is the truth, has fewer rows than were sent before
             while self.send():
-                pass
+                progress()
         if status in ("finished", "failed"):
             self.store.log(self.cursor.run, self._translator.final(self.identity))
             for file in self._artifacts():
-                told(file.name)
-                place = file.relative_to(self.run).as_posix()
-                folder = PLACES.get(place, file.relative_to(self.run).parent.as_posix())
-                self.store.upload(self.cursor.run, file, folder)
+                progress()
+                place = file.relative_to(self.run)
+                self.store.upload(self.cursor.run, file, PLACES.get(place.as_posix(), place.parent.as_posix()))
+
+    def close(self) -> None:
+        """Say how the run ended."""
         self._sweep()
         ended = self._translator.time_of(self._translator.last)
-        self.store.set_status(self.cursor.run, STATUS.get(status, "KILLED"), ended)
+        status = STATUS.get(str(self.identity.get("status")), "KILLED")
+        self.store.set_status(self.cursor.run, status, ended)
 
     def _artifacts(self) -> list[Path]:
         named = [self.run / CONFIG, self.run / IDENTITY]

@@ -19,6 +19,8 @@ PATIENCE = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_UV_AUTO_DETECT": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
 """MLflow by itself tries for minutes before it says that a server does not answer; who waits here knows better."""
@@ -57,7 +59,7 @@ class Store:
     def __init__(self, runs: Path):
         """Connect; `runs` is the folder for a store of our own, if none is named."""
         os.environ.update(PATIENCE)
-        with self._asking(), warnings.catch_warnings():
+        with self.asking(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             logging.getLogger("mlflow").setLevel(logging.CRITICAL)
             logging.getLogger("alembic").setLevel(logging.CRITICAL)
@@ -77,7 +79,7 @@ class Store:
 
     def experiment(self, name: str) -> str:
         """Return the id of an experiment; it is made if there is none."""
-        with self._asking():
+        with self.asking():
             found = self.client.get_experiment_by_name(name)
             if found is None:
                 return self.client.create_experiment(name, artifact_location=self.files)
@@ -91,7 +93,7 @@ class Store:
 
     def find(self, experiment: str, identity: str) -> list[Found]:
         """Return the runs of an experiment that belong to a run of ours, the latest first."""
-        with self._asking():
+        with self.asking():
             runs = self.client.search_runs(
                 [experiment], f"tags.`{RUN_ID}` = '{identity}'", order_by=["attributes.start_time DESC"]
             )
@@ -99,12 +101,12 @@ class Store:
 
     def create(self, experiment: str, name: str, started: int, tags: dict[str, str]) -> Found:
         """Make a run."""
-        with self._asking():
+        with self.asking():
             return _found(self.client.create_run(experiment, start_time=started, run_name=name, tags=tags))
 
     def get(self, run: str) -> Found:
         """Return a run that is there; a deleted one is not."""
-        with self._asking():
+        with self.asking():
             found = self.client.get_run(run)
         if found.info.lifecycle_stage != "active":
             raise StoreError(f"the run {run} or its experiment was deleted in MLflow", is_final=True)
@@ -121,7 +123,7 @@ class Store:
 
     def delete(self, run: str) -> None:
         """Delete a run."""
-        with self._asking():
+        with self.asking():
             self.client.delete_run(run)
 
     def log(self, run: str, metrics: Sequence[Metric]) -> None:
@@ -129,7 +131,7 @@ class Store:
         from mlflow.entities import Metric as Point
 
         for part in _parts(metrics, MOST_METRICS):
-            with self._asking():
+            with self.asking():
                 self.client.log_batch(run, metrics=[Point(*metric) for metric in part])
 
     def describe(self, run: str, parameters: dict[str, str], tags: dict[str, str]) -> None:
@@ -137,15 +139,15 @@ class Store:
         from mlflow.entities import Param, RunTag
 
         for part in _parts(list(parameters.items()), MOST_SETTINGS):
-            with self._asking():
+            with self.asking():
                 self.client.log_batch(run, params=[Param(*pair) for pair in part])
         for part in _parts(list(tags.items()), MOST_SETTINGS):
-            with self._asking():
+            with self.asking():
                 self.client.log_batch(run, tags=[RunTag(*pair) for pair in part])
 
     def set_status(self, run: str, status: str, ended: int | None = None) -> None:
         """Say how a run stands."""
-        with self._asking():
+        with self.asking():
             if status == "RUNNING":
                 self.client.update_run(run, status=status)
             else:
@@ -153,11 +155,23 @@ class Store:
 
     def upload(self, run: str, file: Path, folder: str) -> None:
         """Keep a file with a run."""
-        with self._asking():
+        with self.asking():
             self.client.log_artifact(run, str(file), folder or None)
 
+    def upload_folder(self, run: str, folder: Path, place: str) -> None:
+        """Keep all files of a folder with a run."""
+        with self.asking():
+            self.client.log_artifacts(run, str(folder), place)
+
+    def download(self, address: str, folder: Path) -> Path:
+        """Fetch a file."""
+        from mlflow.artifacts import download_artifacts
+
+        with self.asking():
+            return Path(download_artifacts(address, dst_path=str(folder), tracking_uri=self.uri))
+
     @contextlib.contextmanager
-    def _asking(self) -> Generator[None]:
+    def asking(self) -> Generator[None]:
         """Make every mistake of MLflow's one line, without secrets."""
         try:
             with warnings.catch_warnings():
