@@ -1,9 +1,16 @@
 """MLflow, the real thing: what a run sends is read back through MLflow's own client."""
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
 import time
+import urllib.request
+import uuid
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ludus
@@ -11,7 +18,7 @@ from ludus.tracking.mlflow.cursor import CursorFiles
 from ludus.tracking.mlflow.tracker import MLflowTracker
 from ludus.tracking.run_folder import RunFolder, read_identity, read_journal
 from ludus.tracking.tracker import TrackingOptions
-from mlflow_server import Proxy, Reader, mlflow_server
+from mlflow_server import Proxy, Reader, mlflow_server, serving
 from resume_runs import trainer
 
 CONFIG = {
@@ -202,3 +209,247 @@ def test_without_a_server_files_beside_the_run_are_the_store(tmp_path, monkeypat
     assert json.loads((tmp_path / "local" / "mlflow" / "cursor.json").read_text())["uri"].endswith("/mlflow.db")
     for path in tmp_path.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
+
+
+def command(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "ludus", *words], capture_output=True, text=True, check=False)
+
+
+def track(run: Path) -> str:
+    done = command("track", str(run))
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory):
+    """Two runs with a policy each: one has learnt nothing, the other CartPole."""
+    folder = tmp_path_factory.mktemp("policies")
+    common = ["train", "env=CartPole-v1", "verbose=false", "tracking.tensorboard=false"]
+    assert command(*common, "total_steps=1", f"run_dir={folder}/weak").returncode == 0
+    assert command(*common, "total_steps=40000", f"run_dir={folder}/strong").returncode == 0
+    return folder
+
+
+def converged(policies: Path, name: str, run: Path) -> Path:
+    """Return a copy of a run, with an identity of its own, that says it has converged."""
+    shutil.copytree(policies / name, run)
+    identity = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**identity, "id": uuid.uuid4().hex, "converged": True}))
+    return run
+
+
+@pytest.mark.requirement("S1.26")
+@pytest.mark.requirement("S1.22")
+def test_the_champion_is_the_one_that_beats_the_champion(tmp_path, policies, proxy, reader, monkeypatch):
+    name = "cartpole-ppo-model"
+    weak, same, strong = (
+        converged(policies, kind, tmp_path / run) for run, kind in (("a", "weak"), ("b", "weak"), ("c", "strong"))
+    )
+    assert "models:/cartpole-ppo-model/1 is champion: there was none before" in track(weak)
+    told = track(same)
+    assert "/2 is challenger" in told and "difference +0.00" in told
+    assert "/3 is champion" in track(strong)
+    assert "/3 is registered" in track(strong)  # once is enough
+    model = reader.client.get_registered_model(name)
+    assert model.aliases == {"champion": "3", "challenger": "2"}
+    version = reader.client.get_model_version_by_alias(name, "champion")
+    assert version.tags["ludus.gate"].startswith("champion: ") and "95% interval" in version.description
+    (run,) = reader.runs(read_identity(strong)["id"])
+    assert version.run_id == run.info.run_id
+    assert {"final_model/MLmodel", "final_model/artifacts/policy.safetensors"} <= set(reader.artifacts(run))
+
+    done = command("evaluate", f"models:/{name}@champion", "--json", "--episodes", "20")
+    best = strong / "policies" / "best_eval_pi_ckpt.safetensors"
+    env = ludus.make_env("CartPole-v1", num_envs=8)
+    expected = ludus.evaluate(ludus.load_policy(best), env, 20).summary()
+    assert json.loads(done.stdout)["mean_return"] == expected["mean_return"], done.stderr
+
+    observations = np.random.default_rng(0).normal(0, 0.5, (32, 4)).astype(np.float32)
+    actions = ludus.load_policy(best)(observations)
+    assert 0 < actions.sum() < 32
+    np.save(tmp_path / "observations.npy", observations)
+    loading = (
+        "import mlflow, numpy; model = mlflow.pyfunc.load_model('models:/cartpole-ppo-model@champion');"
+        "print(model.predict(numpy.load('observations.npy')).tolist()); print(model.metadata.signature)"
+    )
+    fresh = subprocess.run([sys.executable, "-c", loading], cwd=tmp_path, capture_output=True, text=True, check=True)
+    first, *rest = fresh.stdout.splitlines()
+    assert json.loads(first) == actions.tolist()
+    assert "Tensor('float32', (-1, 4))" in "".join(rest) and "Tensor('int32', (-1,))" in "".join(rest)
+    serve = ["mlflow", "models", "serve", "--env-manager", "local", "-m", f"models:/{name}@champion"]
+    with serving(tmp_path, serve, "/ping") as uri:
+        body = json.dumps({"inputs": observations.tolist()}).encode()
+        request = urllib.request.Request(f"{uri}/invocations", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert json.load(answer)["predictions"] == actions.tolist()
+
+
+OUTAGES = {
+    "refused": ("refuse", 0.0), "errors": ("error", 0.0), "lost answers": ("lost", 0.0), "hangs": ("hang", 0.0),
+    "slow": ("slow", 12.0), "no right": ("auth", 0.0),
+}  # fmt: skip
+
+
+@pytest.mark.requirement("S1.28")
+def test_whatever_happens_to_the_server_every_row_arrives_once(tmp_path, server, reader, monkeypatch):
+    runs = {}
+    for name in OUTAGES:
+        proxy = Proxy(server)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", proxy.uri)
+        if name == "refused":
+            proxy.set("refuse")  # from the start
+        runs[name] = Run(tmp_path / name.replace(" ", "-")), proxy
+    for name, (run, proxy) in runs.items():
+        run.append(rows(0, 40))
+        if name != "refused":
+            run.wait(lambda run=run: run.sent == 40)
+            proxy.set(*OUTAGES[name])
+            run.append(rows(40, 80))
+    for run, _ in runs.values():
+        run.wait(lambda run=run: any("training goes on" in line for line in run.said))
+    for name, (run, proxy) in runs.items():
+        assert sum("training goes on" in line for line in run.said) == 1, name
+        proxy.set("pass")
+        run.append(rows(run.folder.rows, 100))
+    for name, (run, _) in runs.items():
+        run.wait(lambda run=run: run.sent == 100)
+        run.end()
+        assert_complete(reader, run)
+        assert any("answers again" in line for line in run.said), (name, run.said)
+        assert [made.info.status for made in reader.runs(run.id)] == ["FINISHED"], name
+    for _, proxy in runs.values():
+        proxy.close()
+
+
+@pytest.mark.requirement("S1.28")
+def test_a_run_whose_server_never_answers_is_sent_later(tmp_path, proxy, reader):
+    proxy.set("refuse")
+    run = Run(tmp_path / "late")
+    begun = time.perf_counter()
+    for some in np.array_split(np.arange(200), 50):
+        run.append(rows(int(some[0]), int(some[-1]) + 1))
+    assert time.perf_counter() - begun < 0.5  # training does not wait
+    begun = time.perf_counter()
+    run.end()
+    assert time.perf_counter() - begun < 45
+    assert "200 rows have not arrived; ludus track" in run.said[-1]
+    failed = command("track", str(run.path))
+    assert failed.returncode == 2 and failed.stderr.startswith("ludus: MLflow at") and failed.stderr.count("\n") == 1
+    proxy.set("pass")
+    assert "200 rows sent" in track(run.path)
+    assert_complete(reader, run)
+    assert "0 rows sent" in track(run.path)
+    assert_complete(reader, run)
+
+
+def test_killed_at_any_moment_no_row_is_lost_or_doubled(tmp_path, proxy, reader):
+    """The process that sends, killed while an answer is on its way, and before it knows anything."""
+    run = Run(tmp_path / "killed")
+    run.append(rows(0, 50))
+    run.wait(lambda: run.sent == 50)
+    proxy.set("lost")
+    run.append(rows(50, 90))
+    run.wait(lambda: CursorFiles(run.path).load().sending.first == 50)
+    run.wait(lambda: any("training goes on" in line for line in run.said))
+    run.tracker._process.kill()
+    run.wait(lambda: run.tracker._process is None)
+    assert "its process ended with code -9" in run.said[-1]
+    run.end("interrupted")
+    proxy.set("pass")
+    run.resume(60)  # rows 60 to 90 come again, and took another time
+    run.append([row | {"elapsed_seconds": 50.0, "steps_per_second": 3.0} for row in rows(60, 100)])
+    run.end()
+    (made,) = reader.runs(run.id)
+    points = [point[:2] for point in reader.points(made, "avg_reward")]
+    assert points == [(row["steps"], row["episode_return_mean"]) for row in rows(0, 100)]
+
+
+def test_the_tracker_of_a_trainer_that_was_killed_sends_the_rest_and_ends(tmp_path, proxy, reader):
+    script = (
+        "import os, sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; from test_mlflow import Run, rows\n"
+        "run = Run(Path(sys.argv[2])); run.append(rows(0, 25)); print(run.tracker._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    words = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path / "dead")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    tracker, deadline = int(done.stdout), time.monotonic() + 60
+    while Path(f"/proc/{tracker}").exists() and "Z" not in Path(f"/proc/{tracker}/stat").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    (made,) = reader.runs(read_identity(tmp_path / "dead")["id"])
+    assert len(reader.points(made, "avg_reward")) == 25 and made.info.status == "KILLED"
+
+
+@pytest.mark.requirement("S1.28")
+def test_an_experiment_that_was_deleted_costs_one_line(tmp_path, proxy, reader):
+    reader.client.delete_experiment(reader.client.create_experiment("gone"))
+    run = Run(tmp_path / "gone")
+    config = {**CONFIG, "tracking": {"mlflow": True, "experiment": "gone"}}
+    run.folder.write_config(config)
+    run.end("failed")
+    run.said.clear()
+    done = command("track", str(run.path))
+    assert done.returncode == 2 and "tracking.experiment=gone: was deleted in MLflow" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("uri", ["nonsense://here", "file:///tmp/store", "http://127.0.0.1:1/"])
+def test_a_store_that_cannot_be_used_costs_one_line(tmp_path, uri, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////nowhere/at/all.db")
+    run = Run(tmp_path / "bad")
+    run.tracker._process.kill()
+    run.end("failed")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    done = command("track", str(run.path))
+    assert done.returncode == 2 and done.stderr.startswith("ludus: MLflow at") and done.stderr.count("\n") == 1
+
+
+SECRETS = {
+    "MLFLOW_TRACKING_USERNAME": "canary-user-1f", "MLFLOW_TRACKING_PASSWORD": "canary pass/2f",
+    "MLFLOW_TRACKING_TOKEN": "canary-token-3f", "AWS_SECRET_ACCESS_KEY": "canary-aws-4f", "MY_OWN": "canary-own-5f",
+}  # fmt: skip
+
+
+@pytest.mark.requirement("S1.25")
+def test_no_secret_is_written_or_said(tmp_path, server, reader, monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    proxy = Proxy(server)
+    monkeypatch.setenv(
+        "MLFLOW_TRACKING_URI", proxy.uri.replace("://", "://canary-uri:canary-word@") + "/?key=canary-key"
+    )
+    run = Run(tmp_path / "quiet")
+    run.append(rows(0, 20))
+    run.end()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", proxy.uri.replace("://", "://canary-uri:canary-word@"))
+    for mode in ("auth", "refuse", "pass"):
+        proxy.set(mode)
+        done = command("track", str(run.path))
+        run.said += [done.stdout, done.stderr]
+    proxy.close()
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"canary" not in written
+    assert "canary" not in "".join(run.said)
+    (made,) = reader.runs(run.id)
+    assert "canary" not in str(made.to_dictionary())
+    assert_complete(reader, run)
+
+
+@pytest.mark.requirement("S1.27")
+def test_without_mlflow_nothing_needs_it(tmp_path):
+    code = (
+        "import sys; sys.modules['mlflow'] = None; from ludus.cli import main\n"
+        "words = ['train', 'env=CartPole-v1', 'total_steps=1', 'verbose=false', 'run_dir=' + sys.argv[1]]\n"
+        "assert main([*words, 'tracking.mlflow=false']) == 0\n"
+        "for words in ([*words[:-1], words[-1] + '-b', 'tracking.mlflow=true'], ['track', sys.argv[1]],\n"
+        "              ['evaluate', 'models:/a@champion']):\n"
+        "    assert main(words) == 2"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count('pip install "ludus[mlflow]"') == done.stderr.count("\n") == 3
+    assert not (tmp_path / "run-b").exists()

@@ -20,7 +20,8 @@ class PolicyModel(mlflow.pyfunc.PythonModel):
         """Load the policy; nothing that is loaded can execute anything."""
         self.policy = ludus.load_policy(context.artifacts["policy"])
 
-    def predict(self, context: Any, model_input: Any, params: dict[str, Any] | None = None) -> Any:
+    # Without type hints: MLflow would take them for a signature.
+    def predict(self, context, model_input, params=None):
         """Return the greedy action for each observation."""
         spec = self.policy.spec
         names = [name for name, _ in leaves(spec.observation_space)]

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import io
 import logging
 import os
 import warnings
@@ -59,15 +60,14 @@ class Store:
     def __init__(self, runs: Path):
         """Connect; `runs` is the folder for a store of our own, if none is named."""
         os.environ.update(PATIENCE)
-        with self.asking(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            logging.getLogger("mlflow").setLevel(logging.CRITICAL)
-            logging.getLogger("alembic").setLevel(logging.CRITICAL)
+        with self.asking():
             named = os.environ.get(URI)
             self.uri = named or f"sqlite:///{runs.absolute() / LOCAL_STORE}"
             self.files = None if named else (runs.absolute() / LOCAL_FILES).as_uri()
             import mlflow
 
+            for name in ("mlflow", "alembic"):
+                logging.getLogger(name).setLevel(logging.CRITICAL)
             with _alone(None if named else runs / LOCK):  # two that make the tables at once would fail
                 self.client = mlflow.MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
                 self.client.search_experiments(max_results=1)
@@ -172,9 +172,10 @@ class Store:
 
     @contextlib.contextmanager
     def asking(self) -> Generator[None]:
-        """Make every mistake of MLflow's one line, without secrets."""
+        """Let MLflow print nothing, for it prints addresses with their passwords; make its mistakes one line."""
+        nowhere = io.StringIO()
         try:
-            with warnings.catch_warnings():
+            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 yield
         except LudusError:
