@@ -72,6 +72,28 @@ def test_export_commands_run(tmp_path, monkeypatch, capsys):
         assert main(["export", str(run), *words[3:]]) == 0
 
 
+def test_tracking_commands_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    found = [words for words in commands() if words[:2] == ["ludus", "track"]]
+    assert found
+    for words in found:
+        assert main(["train", "env=CartPole-v1", "total_steps=1", "verbose=false", f"run_dir={words[2]}"]) == 0
+        done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_mlflow_page_lists_every_second_name():
+    from ludus.tracking.mlflow.names import EVALUATION_KEYS, PARAMETERS, TRAIN_KEYS, WINDOWS
+
+    page = (ROOT / "docs" / "mlflow.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| (`.*) \|$", page, re.MULTILINE))
+    known = {**TRAIN_KEYS, **EVALUATION_KEYS, **{ours: (theirs,) for ours, theirs in PARAMETERS.items()}}
+    said = {ours: set(re.findall(r"`(\w+)`", theirs)) for ours, theirs in rows.items()}
+    assert said == {ours: set(theirs) for ours, theirs in known.items() if theirs}
+    assert all(f"`{name}`" in page for name in WINDOWS)
+
+
 def test_commands_that_read_runs_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("runs").mkdir()

@@ -31,7 +31,7 @@ ALLOWED = {
     "replay": {"types"},
     "files": set(),
     "tracking": {"tracking", "files", *SHARED},
-    "track": {"publish", "tracking", "files", "types"},
+    "track": {"publish", "report", "tracking", "files", "types"},
     "publish": {"export", "keeping", "policy", "promotion", "tracking", "types"},
     "promotion": {"envs", "evaluation", "policy", "types"},
     "checkpoint": {"files", "types"},

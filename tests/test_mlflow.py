@@ -139,7 +139,8 @@ def test_every_parameter_and_row_arrives_under_both_names(tmp_path, proxy, reade
     assert reader.points(made, "avg_reward_10")[-1][:2] == (3840, 67.0)  # 65 to 69
     assert len(reader.points(made, "avg_reward_50")) == 60 - 24
     assert made.data.metrics["total_episodes"] == 120 and made.data.metrics["converged"] == 0
-    assert set(reader.artifacts(made)) == {"config.yaml", "run.json"}
+    reports = {"performance_analysis/performance_report.json", "dashboard/training_summary.json"}
+    assert set(reader.artifacts(made)) == {"config.yaml", "run.json", *reports}
     assert run.said == [f"MLflow: experiment cartpole-ppo at {proxy.uri}"]
 
 

@@ -15,11 +15,13 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 from ludus import files
+from ludus.report.performance import write_summaries
 from ludus.tracking.mlflow.cursor import FOLDER
 from ludus.tracking.mlflow.follower import TakenBackError
 from ludus.tracking.mlflow.redaction import redacted
 from ludus.tracking.mlflow.sender import Sender
 from ludus.tracking.mlflow.store import StoreError
+from ludus.tracking.run_folder import read_identity
 from ludus.types import LudusError
 
 POLL_SECONDS = 1.0
@@ -79,6 +81,7 @@ class Follow:
     def _results(self) -> None:
         """Send what the run came to, which can take a while."""
         sender = self.sender
+        _summarise(sender.run)
         sender.send_results(lambda: self.tell(wait=LAST_SECONDS))
         if (news := _published(sender, lambda: self.tell(wait=LONGEST_STEP_SECONDS))) is not None:
             self.tell(say=news)
@@ -127,6 +130,7 @@ def track(run: Path) -> str:
         rows = 0
         while sent := sender.send():
             rows += sent
+        _summarise(run)
         sender.send_results(lambda: None)
         news = _published(sender, lambda: None)
         sender.close()
@@ -136,6 +140,13 @@ def track(run: Path) -> str:
             *([news] if news else []),
         ]
     )
+
+
+def _summarise(run: Path) -> None:
+    """Write the summaries of a run that is over, for they go along; one that cannot be read has none."""
+    if read_identity(run).get("status") in ("finished", "failed"):
+        with contextlib.suppress(LudusError):
+            write_summaries(run)
 
 
 def _published(sender: Sender, progress: Callable[[], None]) -> str | None:

@@ -28,10 +28,16 @@ EVALUATION_KEYS: dict[str, tuple[str, ...]] = {
     "eval_length_mean": ("eval_avg_length",),
 }
 """Figures of an `evaluation` row, and what the documents call them besides."""
-PARAMETERS = {"env_options.max_episode_steps": "max_steps_per_episode"}
+PARAMETERS = {
+    "env_options.max_episode_steps": "max_steps_per_episode",
+    "convergence.target_return": "target_reward",
+    "convergence.window": "convergence_window",
+    "convergence.patience": "early_stopping_patience",
+}
 """Settings that the documents call otherwise; those of the algorithm they call by their last word."""
 WINDOWS = {"avg_reward_10": ("return", 10), "avg_reward_50": ("return", 50), "avg_length_10": ("length", 10)}
-"""Means over the latest episodes: of as many whole iterations as it takes to have so many."""
+"""Means over the latest episodes; of as many whole iterations as it takes, if rows do not list their episodes."""
+LONGEST_WINDOW = 50
 COUNTS = ("iteration", "steps", "episodes", "updates", "elapsed_seconds")
 """What an `evaluation` row repeats of the `train` row before it."""
 NOT_FIGURES = ("seq", "kind")
@@ -131,9 +137,8 @@ class Translator:
                 self.best[name] = max(figures[name], self.best.get(name, -math.inf))
         episodes = int(row.get("episodes", 0))
         if row.get("kind") == "train" and "episode_return_mean" in figures:
-            mean_length = figures.get("episode_length_mean", 0.0)
-            self._recent.append((episodes - self._episodes, figures["episode_return_mean"], mean_length))
-            while sum(count for count, *_ in self._recent[1:]) >= 50:
+            self._recent += _ended(row, episodes - self._episodes)
+            while sum(count for count, *_ in self._recent[1:]) >= LONGEST_WINDOW:
                 del self._recent[0]
         self._episodes = max(episodes, self._episodes)
 
@@ -150,8 +155,17 @@ class Translator:
         return found
 
 
+def _ended(row: dict[str, Any], count: int) -> list[tuple[int, float, float]]:
+    """Return number, mean return and mean length of a row's episodes: of each, if the row lists them, or of all."""
+    returns, lengths = row.get("episode_returns"), row.get("episode_lengths")
+    if isinstance(returns, list) and isinstance(lengths, list):
+        both = zip(returns, lengths, strict=False)
+        return [(1, x, length) for x, length in both if _is_number(x) and _is_number(length)]
+    return [(count, row["episode_return_mean"], row.get("episode_length_mean", 0.0))]
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _translated(figures: dict[str, float], table: dict[str, tuple[str, ...]]) -> dict[str, float]:

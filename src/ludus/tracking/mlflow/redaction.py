@@ -5,7 +5,7 @@ import re
 from urllib.parse import quote
 
 USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
-QUERY = re.compile(r"(?<=[^\s?])\?[^\s'\")]*")
+QUERY = re.compile(r"(://[^\s?'\")]*)\?[^\s'\")]*")
 TELLING = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY|USERNAME", re.IGNORECASE)
 """Names of environment variables whose values are nobody's business."""
 SHORTEST = 4
@@ -15,7 +15,7 @@ MOST_CHARACTERS = 300
 
 def without_credentials(uri: str) -> str:
     """Return an address without the user, password and query that it may hold."""
-    return QUERY.sub("", USERINFO.sub("", uri)) if "://" in uri else uri
+    return QUERY.sub(r"\1", USERINFO.sub("", uri))
 
 
 def redacted(text: str) -> str:
@@ -24,4 +24,4 @@ def redacted(text: str) -> str:
     for name, value in os.environ.items():
         if TELLING.search(name) and len(value) >= SHORTEST:
             line = line.replace(value, "***").replace(quote(value, safe=""), "***")
-    return USERINFO.sub("", line)[:MOST_CHARACTERS]
+    return without_credentials(line)[:MOST_CHARACTERS]
