@@ -114,7 +114,7 @@ class Store:
 
     def best(self, experiment: str, metric: str, most: int) -> list[dict[str, Any]]:
         """Return the runs with the highest latest value of a metric, best first."""
-        with self._asking():
+        with self.asking():
             runs = self.client.search_runs([experiment], max_results=most, order_by=[f"metrics.`{metric}` DESC"])
         known = [run for run in runs if metric in run.data.metrics]
         return [
