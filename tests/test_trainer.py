@@ -21,7 +21,7 @@ import ludus
 from ludus import files
 from ludus import trainer as trainer_module
 from ludus.envs.probes import PROBES
-from ludus.tracking.run_folder import read_config, read_journal
+from ludus.tracking.run_folder import is_timing, read_config, read_journal
 from oracles import flat
 
 TINY = {"batch_size": 64, "minibatch_size": 32, "epochs_per_update": 2, "learning_rate": 1e-3}
@@ -35,7 +35,7 @@ def make_trainer(env="jax:CartPole-v1", num_envs=4, ppo=None, **options) -> ludu
 
 
 def without_clock(rows: list[dict]) -> list[dict]:
-    return [{k: v for k, v in row.items() if not k.endswith(("_seconds", "_per_second"))} for row in rows]
+    return [{k: v for k, v in row.items() if not is_timing(k)} for row in rows]
 
 
 def leaves(trainer: ludus.Trainer) -> list[np.ndarray]:

@@ -56,6 +56,30 @@ def default_device() -> jax.Device:
         raise LudusError(f"JAX has no device to run on: {reason} (see the variable JAX_PLATFORMS)") from error
 
 
+class CompileClock:
+    """Tells how long JAX has been compiling since it was last asked."""
+
+    def __init__(self) -> None:
+        """Begin to listen."""
+        self._seconds = 0.0
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+
+    def lap(self) -> float:
+        """Return the seconds since the last lap."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _heard(self, event: str, duration_secs: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            self._seconds += duration_secs
+
+
+@lru_cache(maxsize=1)
+def compile_clock() -> CompileClock:
+    """Return the clock of this process: JAX's listeners cannot be taken back, so there is one."""
+    return CompileClock()
+
+
 def enable_compilation_cache() -> None:
     """Keep compiled programs in the user's cache folder, unless the user has configured JAX's cache already.
 

@@ -47,6 +47,10 @@ class TrainState:
     counters: Counters
 
 
+UNCOUNTED = ("info", "returns", "lengths", "seconds")
+"""Parts of a rollout's statistics that the update has no use for."""
+
+
 def learn(
     context: Context, learner: Any, counters: Counters, rollout: Rollout, stats: EpisodeStats, key: jax.Array
 ) -> tuple[Any, Counters, dict[str, jax.Array]]:
@@ -60,7 +64,7 @@ def learn(
     after = Counters(counting.add(counters.steps, stats.steps), counting.add(counters.episodes, stats.episodes))
     after = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), after, counters)
     over = counting.reached(after.steps, limits.steps) | counting.reached(after.episodes, limits.episodes)
-    counts = {name: x for name, x in stats._asdict().items() if name not in ("info", "returns", "lengths")}
+    counts = {name: x for name, x in stats._asdict().items() if name not in UNCOUNTED}
     row = {**counts, **metrics, "reward_mean": _mean(rollout.steps.reward, rollout.steps.valid)}
     return learner, after, {**row, "halt": (over | ~healthy).astype(jnp.int32)}
 
@@ -74,10 +78,14 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
     )
     update = runner(plan.env).compile_update(learn, plan.options, donate=("learner",))
     # On the host, names in `info` come and go: they may not be part of what is compiled.
-    counted = stats._replace(info={}, returns=(), lengths=())
+    counted = stats._replace(**dict.fromkeys(UNCOUNTED, ()))
     learner, counters, row = update(context, state.learner, state.counters, rollout, counted, keys["update"])
     carry, number = _go_on(row["fault"] == 0, carry, state.carry, state.iteration)
-    row |= {"successes": (stats.returns >= context.success_return).sum(dtype=np.int32), **stats.info}
+    row |= {
+        "successes": (stats.returns >= context.success_return).sum(dtype=np.int32),
+        **stats.info,
+        **dict(stats.seconds),
+    }
     if plan.record_episodes:
         row |= {"episode_returns": stats.returns.ravel(), "episode_lengths": stats.lengths.ravel()}
     return TrainState(learner, carry, number, counters), row

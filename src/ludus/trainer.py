@@ -19,7 +19,7 @@ import numpy as np
 
 from ludus import __version__, counting
 from ludus.callback import Callback
-from ludus.compilation import Options, compiler_options, default_device, enable_compilation_cache
+from ludus.compilation import Options, compile_clock, compiler_options, default_device, enable_compilation_cache
 from ludus.convergence import CHECK_EVERY, Convergence, ConvergenceOptions
 from ludus.counting import Budget, Counters
 from ludus.critic import FINAL as FINAL_CRITIC
@@ -129,6 +129,7 @@ class Trainer:
         if jax.config.values["jax_enable_x64"]:
             raise LudusError("jax_enable_x64 is on, and ludus computes in 32 bits: switch it off (JAX_ENABLE_X64=0)")
         self.device = default_device()
+        compile_clock().lap()
         self.spec = Spec(env.observation_space, env.action_space, env.num_envs)
         algorithm.validate(self.spec)
         _check_at_least(0, seed=seed, eval_frequency=eval_frequency, num_checkpoints=num_checkpoints)
@@ -323,6 +324,9 @@ class Trainer:
             began = time.perf_counter()
             self._state, rows = self._repeat(context, self.state, length)
             seconds = time.perf_counter() - began
+            rows["seconds/compile"] = np.where(
+                np.arange(len(rows["halt"])) == 0, compile_clock().lap() or np.nan, np.nan
+            )
             told = record.iterations_made(rows, seconds, budget)
             for row in told:
                 self._watch(row)

@@ -101,3 +101,5 @@ class EpisodeStats(NamedTuple):
     """Their lengths, likewise; 0 where none ended."""
     info: Any = ()
     """Means of what the environments said in `info`, under their journal names."""
+    seconds: Any = ()
+    """What the rollout spent its time on, under the journal's names; nothing where it is part of a larger program."""

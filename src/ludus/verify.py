@@ -19,20 +19,17 @@ import numpy as np
 from ludus import files
 from ludus.checkpoint import Checkpoints, as_safetensors
 from ludus.counting import Budget
-from ludus.iteration import Context, TrainState, learn
+from ludus.iteration import UNCOUNTED, Context, TrainState, learn
 from ludus.keeping import CheckpointOptions
 from ludus.learning.faults import FAULTS
 from ludus.resume import Source, rebuilt, resume
 from ludus.rollout import runner
 from ludus.seeding import folded
 from ludus.snapshot import differences, name_of
-from ludus.tracking.run_folder import read_config, read_journal
+from ludus.tracking.run_folder import is_timing, read_config, read_journal
 from ludus.tracking.tracker import TrackingOptions
 from ludus.trainer import Trainer
 from ludus.types import LudusError
-
-TIMINGS = ("elapsed_seconds", "steps_per_second")
-"""Figures of the journal that say how long something took: they alone may differ."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,7 @@ def state_of(run: str | Path) -> dict[str, np.ndarray]:
 
 def journal_of(run: str | Path) -> list[dict[str, Any]]:
     """Return the rows of a run's journal without what is never twice the same."""
-    return [{name: value for name, value in row.items() if name not in TIMINGS} for row in read_journal(run)]
+    return [{name: value for name, value in row.items() if not is_timing(name)} for row in read_journal(run)]
 
 
 def _compared(iterations: int, straight: Path, resumed: Path) -> Comparison:
@@ -175,7 +172,14 @@ def _try_iteration(
     carry, rollout, stats = runner(env).whole(collect)(
         context.algorithm, policy=policy, carry=state.carry, keys=keys["rollout"]
     )
-    arguments = context, state.learner, state.counters, rollout, stats._replace(info={}), keys["update"]
+    arguments = (
+        context,
+        state.learner,
+        state.counters,
+        rollout,
+        stats._replace(**dict.fromkeys(UNCOUNTED, ())),
+        keys["update"],
+    )
     learner, counters, row = jax.jit(learn)(*arguments)
     number = int(state.iteration) + 1
     if not int(row["fault"]):

@@ -1,5 +1,6 @@
 """Rollouts of host environments: a Python loop into arrays that are moved to the device once."""
 
+import time
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -141,12 +142,17 @@ def collect(
     returns, lengths = np.empty((num_steps, n), np.float32), np.empty((num_steps, n), np.int32)
     memory, ended, valid = start_memory, np.zeros(n, bool), np.ones(n, bool)
     first, info, may_break = np.zeros(n, np.int32), InfoMeans(), False
+    seconds = {"seconds/act": 0.0, "seconds/environment": 0.0}
     for t in range(num_steps):
         _write(steps.obs, t, obs)
+        began = time.perf_counter()
         memory, packed = _act(algorithm, policy, memory, obs, ended, noise, np.int32(t), "explore")
         rows[t] = packed
         action = layout.unpack([rows[t].copy()])[0]  # a copy: the environment may write into it
+        chosen = time.perf_counter()
         outcome = _restarted(env, obs) if env.needs_restart else env.step(action)
+        seconds["seconds/act"] += chosen - began
+        seconds["seconds/environment"] += time.perf_counter() - chosen
         truncated = outcome.truncated
         if whole_episodes:
             steps.valid[t] = valid
@@ -172,7 +178,7 @@ def collect(
     if jax.tree.leaves(memory):
         memory = choose_rows(jnp.asarray(ended), algorithm.initial_memory(policy, n), memory)
     state = HostState(jax.tree.map(np.array, obs), episode_return.astype(np.float32), episode_length.astype(np.int32))
-    stats = _episode_stats(steps, returns, lengths)._replace(info=info.figures())
+    stats = _episode_stats(steps, returns, lengths)._replace(info=info.figures(), seconds=seconds)
     return Carry(state, memory), Rollout(jax.device_put(steps), start_memory), stats
 
 
@@ -304,8 +310,12 @@ class Repeat:
 
     def __call__(self, context: Any, state: Any, n: int) -> tuple[Any, dict[str, np.ndarray]]:
         """Run once: the new state, and an array of one row for each name."""
+        began = time.perf_counter()
         state, row = self.body(self.plan, context, state)
-        return state, {name: np.asarray([x]) for name, x in jax.device_get(row).items()}
+        row = jax.device_get(row)  # waits for the update
+        rollout = sum(x for name, x in row.items() if name.startswith("seconds/"))
+        row["seconds/update"] = time.perf_counter() - began - rollout
+        return state, {name: np.asarray([x]) for name, x in row.items()}
 
 
 def repeat(body: Body, plan: Any, capacity: int, options: Options) -> Repeat:

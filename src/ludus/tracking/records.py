@@ -34,6 +34,14 @@ EPISODE_METRICS = {
 }
 """What a `train` row holds besides with `record_episodes`: lists."""
 
+TIME_METRICS = {
+    "seconds/environment": "time of this iteration that environments outside JAX took to step",
+    "seconds/act": "time it took to choose their actions",
+    "seconds/update": "the rest of the iteration: the update, and moving the rollout to the device",
+    "seconds/compile": "time that the compiler took since the row before, if it did",
+}
+"""Where the time of a `train` row went; the first three only where environments are stepped from Python."""
+
 INFO_METRICS = {
     "info/<name>/mean": "mean of a number in the environment's info over the steps of an episode that gave it, "
     "averaged over the episodes that ended in this iteration",

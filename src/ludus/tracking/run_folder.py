@@ -234,6 +234,11 @@ def is_training(run: str | Path) -> bool:
     return False
 
 
+def is_timing(name: str) -> bool:
+    """Whether a figure of the journal says how long something took: those alone differ when a run is made again."""
+    return name in ("elapsed_seconds", "steps_per_second") or name.startswith("seconds/")
+
+
 def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:200]
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ludus import files
+from ludus.tracking.run_folder import is_timing
 from ludus.types import LudusError
 
 FOLDER, CURSOR = "mlflow", "cursor.json"
-TIMINGS = ("elapsed_seconds", "steps_per_second")
 DIGEST_BYTES = 8
 MOST_BYTES = 1 << 26
 
@@ -49,7 +49,7 @@ class Cursor:
 
 def digest(row: dict[str, Any]) -> str:
     """Return what two rows have in common if they say the same, however long it took."""
-    content = {name: value for name, value in row.items() if name not in TIMINGS}
+    content = {name: value for name, value in row.items() if not is_timing(name)}
     text = json.dumps(content, sort_keys=True).encode()
     return hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest()
 
