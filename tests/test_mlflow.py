@@ -63,14 +63,14 @@ def rows(first: int, last: int, shift: float = 0.0) -> list[dict]:
 class Run:
     """A run folder that the test writes, with the tracker that a trainer would give it."""
 
-    def __init__(self, path: Path):
-        self.path, self.said = path, []
+    def __init__(self, path: Path, **tracking: str):
+        self.path, self.said, self.tracking = path, [], {"mlflow": True, **tracking}
         self.folder = RunFolder(path)
         self.folder.create()
         self._begin()
 
     def _begin(self) -> None:
-        self.folder.write_config({**CONFIG, "run_dir": str(self.path)})
+        self.folder.write_config({**CONFIG, "run_dir": str(self.path), "tracking": self.tracking})
         self.folder.write_identity(status="running", started=self.folder.identity.get("started", 1_700_000_000.5))
         self.tracker = MLflowTracker(self.said.append)
         self.tracker.begin(self.folder)
@@ -158,6 +158,19 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(tmp_path, proxy, reader):
     assert made.info.status == "FINISHED"
     points = reader.points(made, "avg_reward")
     assert [point[:2] for point in points] == [(row["steps"], row["episode_return_mean"]) for row in rows(0, 50)]
+
+
+def test_a_journal_that_ends_earlier_than_before_is_another_mlflow_run(tmp_path, proxy, reader):
+    run = Run(tmp_path / "shorter")
+    run.append(rows(0, 30))
+    run.wait(lambda: run.sent == 30)
+    run.end("interrupted")
+    run.resume(20)
+    run.append(rows(20, 25))
+    run.end()
+    old, new = reader.runs(run.id)
+    assert (old.info.status, new.info.status) == ("KILLED", "FINISHED")
+    assert_complete(reader, run)
 
 
 def test_rows_that_came_out_differently_are_another_mlflow_run(tmp_path, proxy, reader):
@@ -386,11 +399,14 @@ def test_the_tracker_of_a_trainer_that_was_killed_sends_the_rest_and_ends(tmp_pa
 @pytest.mark.requirement("S1.28")
 def test_an_experiment_that_was_deleted_costs_one_line(tmp_path, proxy, reader):
     reader.client.delete_experiment(reader.client.create_experiment("gone"))
-    run = Run(tmp_path / "gone")
-    config = {**CONFIG, "tracking": {"mlflow": True, "experiment": "gone"}}
-    run.folder.write_config(config)
-    run.end("failed")
-    run.said.clear()
+    run = Run(tmp_path / "gone", experiment="gone")
+    run.append(rows(0, 5))
+    run.wait(lambda: run.said)
+    run.append(rows(5, 9))
+    run.end()
+    assert [line.partition(":")[2].split(";")[0] for line in run.said] == [
+        " tracking.experiment=gone: was deleted in MLflow", " 9 rows have not arrived"
+    ]  # fmt: skip
     done = command("track", str(run.path))
     assert done.returncode == 2 and "tracking.experiment=gone: was deleted in MLflow" in done.stderr
     assert done.stderr.count("\n") == 1

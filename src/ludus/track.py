@@ -28,6 +28,8 @@ POLL_SECONDS = 1.0
 """How often the journal is looked at."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 """Seconds between attempts while MLflow does not answer; each is twice the one before."""
+LONGEST_NAP = 2.0
+"""The same when the run is over: somebody waits."""
 LAST_SECONDS = 20.0
 """For so long nothing may have worked before a process whose run is over gives up."""
 LONGEST_STEP_SECONDS = 300.0
@@ -52,14 +54,13 @@ class Follow:
         """Send what is new, unless it is too early to try again after a failure."""
         if (self.trouble and self.trouble.is_final) or time.monotonic() < self._next_try:
             return
-        try:
-            while self.sender.send():
+        with contextlib.suppress(TakenBackError):  # the journal is being cut at this very moment
+            try:
+                while self.sender.send():
+                    self._worked()
                 self._worked()
-            self._worked()
-        except StoreError as error:
-            self._failed(error)
-        except TakenBackError:  # it is being cut at this very moment
-            pass
+            except StoreError as error:
+                self._failed(error)
 
     def finish(self) -> None:
         """Send the rest and what the run came to; give up when nothing has worked for a while."""
@@ -68,6 +69,7 @@ class Follow:
             try:
                 while self.sender.send():
                     last_success = self._worked()
+                    self.tell(wait=0.0)
                 self._results()
                 return
             except StoreError as error:
@@ -76,7 +78,7 @@ class Follow:
                 return  # somebody has gone on with the run
             if time.monotonic() - last_success > LAST_SECONDS:
                 break
-            time.sleep(max(0.0, min(self._next_try - time.monotonic(), 2.0)))
+            time.sleep(max(0.0, min(self._next_try - time.monotonic(), LONGEST_NAP)))
 
     def _results(self) -> None:
         """Send what the run came to, which can take a while."""
@@ -95,7 +97,6 @@ class Follow:
             self._is_announced = True
             self.tell(say=f"MLflow: experiment {self.sender.experiment} at {self.sender.store.name}")
         self.trouble, self._pause = None, FIRST_PAUSE
-        self.tell(wait=0.0)
         return time.monotonic()
 
     def _failed(self, error: StoreError) -> None:
@@ -195,8 +196,9 @@ def main() -> int:
 
     try:
         follow(Path(sys.argv[1]), 0, tell)
-    except (LudusError, OSError) as error:
-        tell(say=f"MLflow: {redacted(str(error))}; ludus track {sys.argv[1]} sends the rest later")
+    except Exception as error:  # a trace would be read by nobody, and may hold secrets
+        what = redacted(f"{type(error).__name__}: {error}")
+        tell(say=f"MLflow: {what}; ludus track {sys.argv[1]} sends the rest later")
     return 0
 
 

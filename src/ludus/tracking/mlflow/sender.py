@@ -11,7 +11,7 @@ from ludus.tracking.mlflow.cursor import Batch, Cursor, CursorFiles, digest
 from ludus.tracking.mlflow.follower import Follower, TakenBackError
 from ludus.tracking.mlflow.names import Metric, Translator, default_experiment, parameters
 from ludus.tracking.mlflow.store import RUN_ID, Found, Store
-from ludus.tracking.run_folder import CONFIG, IDENTITY, read_config, read_identity
+from ludus.tracking.run_folder import CONFIG, IDENTITY, is_training, read_config, read_identity
 
 BATCH_METRICS = 900
 """A batch is closed as soon as it has so many points: most need one request."""
@@ -119,8 +119,10 @@ class Sender:
                 self.store.upload(self.cursor.run, file, PLACES.get(place.as_posix(), place.parent.as_posix()))
 
     def close(self) -> None:
-        """Say how the run ended."""
+        """Say how the run ended, if it has."""
         self._sweep()
+        if is_training(self.run):
+            return
         ended = self._translator.time_of(self._translator.last)
         status = STATUS.get(str(self.identity.get("status")), "KILLED")
         self.store.set_status(self.cursor.run, status, ended)

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from ludus import files
 from ludus.tracking.mlflow.names import Metric
 from ludus.tracking.mlflow.redaction import redacted, without_credentials
 from ludus.types import LudusError
@@ -59,11 +60,12 @@ class Store:
 
     def __init__(self, runs: Path):
         """Connect; `runs` is the folder for a store of our own, if none is named."""
-        os.environ.update(PATIENCE)
+        named = os.environ.get(URI)
+        self.uri = named or f"sqlite:///{runs.absolute() / LOCAL_STORE}"
+        self.files = None if named else (runs.absolute() / LOCAL_FILES).as_uri()
         with self.asking():
-            named = os.environ.get(URI)
-            self.uri = named or f"sqlite:///{runs.absolute() / LOCAL_STORE}"
-            self.files = None if named else (runs.absolute() / LOCAL_FILES).as_uri()
+            if not named:
+                _make_private(runs)
             import mlflow
 
             for name in ("mlflow", "alembic"):
@@ -175,7 +177,12 @@ class Store:
         """Let MLflow print nothing, for it prints addresses with their passwords; make its mistakes one line."""
         nowhere = io.StringIO()
         try:
-            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
+            with (
+                _in_environment(PATIENCE),
+                contextlib.redirect_stdout(nowhere),
+                contextlib.redirect_stderr(nowhere),
+                warnings.catch_warnings(),
+            ):
                 warnings.simplefilter("ignore")
                 yield
         except LudusError:
@@ -195,6 +202,27 @@ def _found(run: Any) -> Found:
 
 def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[i : i + size] for i in range(0, len(items), size))
+
+
+def _make_private(runs: Path) -> None:
+    """Make the files of a store of our own, which MLflow would let everybody read."""
+    files.make_folder(runs.absolute() / LOCAL_FILES)
+    os.close(os.open(runs / LOCAL_STORE, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+@contextlib.contextmanager
+def _in_environment(values: dict[str, str]) -> Generator[None]:
+    """Set variables of the environment for a while: it is the user's."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

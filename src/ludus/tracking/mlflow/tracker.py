@@ -12,16 +12,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ludus.tracking.run_folder import RunFolder
 from ludus.types import LudusError
 
 MODULE = "ludus.track"
-PATIENCE = {"finished": 30.0}
-"""Seconds that the end of a run waits for a sign of life; every sign begins them anew."""
-SHORT_PATIENCE = 10.0
-"""The same for a run that was interrupted or failed: somebody wants to leave."""
+
+
+class Patience(NamedTuple):
+    """How long the end of a run waits, in seconds: for a sign of life, and in all."""
+
+    sign: float
+    most: float
+
+
+PATIENCE = {"finished": Patience(30.0, 600.0)}
+HURRY = Patience(10.0, 15.0)
+"""For a run that was interrupted or failed: somebody wants to leave."""
+SILENT_SECONDS = 2.0
+"""A longer wait is explained."""
 KILL_SECONDS = 2.0
 
 
@@ -64,19 +74,32 @@ class MLflowTracker:
         """Close the lifeline and wait, as long as there are signs of life."""
         if self._process is None or self._folder is None:
             return
-        process, patience = self._process, PATIENCE.get(str(self._folder.identity.get("status")), SHORT_PATIENCE)
+        process, patience = self._process, PATIENCE.get(str(self._folder.identity.get("status")), HURRY)
         assert process.stdin is not None
         try:
             with contextlib.suppress(OSError):
                 process.stdin.close()
-            deadline = time.monotonic() + patience
-            while self._process is not None and (left := deadline - time.monotonic()) > 0:
-                if (allowance := self._hear(left)) is not None:
-                    deadline = time.monotonic() + max(patience, allowance)
+            self._listen(time.monotonic() + SILENT_SECONDS)
+            if self._process is not None:
+                self._say("MLflow: the rest is being sent")
+            self._listen_on(patience)
             if self._process is not None:
                 self._say(f"MLflow: takes too long; {self._later}")
         finally:
-            self._let_go(process)
+            if self._process is not None:
+                self._let_go(process)
+
+    def _listen(self, deadline: float) -> None:
+        while self._process is not None and (left := deadline - time.monotonic()) > 0:
+            self._hear(left)
+
+    def _listen_on(self, patience: Patience) -> None:
+        """Listen until the process ends, or gives no sign for too long."""
+        now = time.monotonic()
+        limit, deadline = now + patience.most, now + patience.sign
+        while self._process is not None and (left := min(deadline, limit) - time.monotonic()) > 0:
+            if (asked := self._hear(left)) is not None:
+                deadline = time.monotonic() + max(patience.sign, asked)
 
     @property
     def _later(self) -> str:
