@@ -189,6 +189,7 @@ class Agent:
         valid, size = rollout.steps.valid, rollout.steps.reward.size
         update = jit(type(self.algorithm).update, self._options, donate=("state",))
         self._state, metrics = update(self._arrays, self._state, rollout, key)
+        del metrics["gradient"]
         metrics = jax.device_get(metrics)
         self.rollouts, self._drawn, self._chosen = self.rollouts + 1, 0, None
         self._learnt += size if valid is None else int(valid.sum())

@@ -1,6 +1,7 @@
 """One iteration, the whole of training: collect, then update. Written once for both kinds of environment."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from ludus import counting
 from ludus.compilation import Options
 from ludus.counting import Counters
+from ludus.learning.health import when
 from ludus.rollout import runner
 from ludus.seeding import folded
 from ludus.types import EpisodeStats, LudusError, Rollout
@@ -34,6 +36,8 @@ class Context(NamedTuple):
     limits: Counters
     success_return: Any
     """From which return on an episode counts as a success; NaN if none does."""
+    health_frequency: Any = None
+    """Iterations between rows with figures of health; None compiles none."""
 
 
 @jax.tree_util.register_dataclass
@@ -52,14 +56,26 @@ UNCOUNTED = ("info", "returns", "lengths", "seconds")
 
 
 def learn(
-    context: Context, learner: Any, counters: Counters, rollout: Rollout, stats: EpisodeStats, key: jax.Array
+    context: Context,
+    learner: Any,
+    counters: Counters,
+    number: Any,
+    rollout: Rollout,
+    stats: EpisodeStats,
+    key: jax.Array,
 ) -> tuple[Any, Counters, dict[str, jax.Array]]:
     """Update from one rollout and count it, unless it was faulty; `halt` is set when the run is over."""
     limits = context.limits
     progress = jnp.maximum(
         counting.share(counters.steps, limits.steps), counting.share(counters.episodes, limits.episodes)
     )
-    learner, metrics = context.algorithm.update(learner, rollout._replace(progress=jnp.minimum(progress, 1.0)), key)
+    rollout = rollout._replace(progress=jnp.minimum(progress, 1.0))
+    before = learner
+    learner, metrics = context.algorithm.update(before, rollout, key)
+    gradient = metrics.pop("gradient")
+    if context.health_frequency is not None:
+        figures = partial(context.algorithm.health, before, learner, gradient, rollout)
+        metrics["health"] = when((number + 1) % context.health_frequency == 0, figures)
     healthy = metrics["fault"] == 0
     after = Counters(counting.add(counters.steps, stats.steps), counting.add(counters.episodes, stats.episodes))
     after = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), after, counters)
@@ -79,7 +95,9 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
     update = runner(plan.env).compile_update(learn, plan.options, donate=("learner",))
     # On the host, names in `info` come and go: they may not be part of what is compiled.
     counted = stats._replace(**dict.fromkeys(UNCOUNTED, ()))
-    learner, counters, row = update(context, state.learner, state.counters, rollout, counted, keys["update"])
+    learner, counters, row = update(
+        context, state.learner, state.counters, state.iteration, rollout, counted, keys["update"]
+    )
     carry, number = _go_on(row["fault"] == 0, carry, state.carry, state.iteration)
     row |= {
         "successes": (stats.returns >= context.success_return).sum(dtype=np.int32),

@@ -32,7 +32,7 @@ from ludus.types import LudusError
 
 OPTIONS = (
     "eval_frequency", "eval_by", "eval_episodes", "num_checkpoints", "record_episodes", "success", "success_return",
-    "log_frequency",
+    "log_frequency", "health_frequency",
 )  # fmt: skip
 PARTS: dict[str, Any] = {
     "checkpoint": CheckpointOptions,

@@ -4,6 +4,8 @@ A dozen small arrays cost a dozen gathers, a dozen fetches or a dozen kernels to
 """
 
 import itertools
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -48,6 +50,27 @@ class Layout:
             for shape, dtype, packed in zip(self.shapes, self.dtypes, self.is_packed, strict=True)
         ]
         return jax.tree.unflatten(self.treedef, leaves)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Figures:
+    """Named figures side by side in one vector: a program that returned a hundred small arrays would compile slowly."""
+
+    vector: Any
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = field(metadata={"static": True})
+    """Each name and the shape of its figure: `()`, or `(n,)`."""
+
+    def __or__(self, other: "Figures") -> "Figures":
+        """Return the figures of both."""
+        return Figures(jnp.concatenate([self.vector, other.vector]), self.shapes + other.shapes)
+
+    def columns(self) -> dict[str, Any]:
+        """Return each figure by name; of vectors `[rows, width]`, the figures of all rows."""
+        stops = np.cumsum([math.prod(shape) for _, shape in self.shapes])
+        parts = np.split(self.vector, stops[:-1], axis=-1)
+        rows = self.vector.shape[:-1]
+        return {name: part.reshape((*rows, *shape)) for (name, shape), part in zip(self.shapes, parts, strict=True)}
 
 
 def _bits(x: Any, dtype: np.dtype) -> Any:

@@ -96,6 +96,7 @@ class Trainer:
         convergence: ConvergenceOptions = ConvergenceOptions(),  # noqa: B008  frozen
         checkpoint: CheckpointOptions = CheckpointOptions(),  # noqa: B008  frozen
         num_checkpoints: int = 3,
+        health_frequency: int = 10,
         tracking: TrackingOptions = TrackingOptions(),  # noqa: B008  frozen
         verbose: bool = True,
     ):
@@ -119,6 +120,8 @@ class Trainer:
             convergence: what ends the run before its budget is spent.
             checkpoint: when the whole state is saved, and which of these checkpoints are kept.
             num_checkpoints: policies to keep from on the way, evenly spaced over `total_steps`.
+            health_frequency: iterations between journal rows that also hold norms of gradients, updates, parameters
+                and moments by layer, and histograms of gradients and actions; 0 computes none.
             tracking: where the run is shown besides its folder.
             verbose: show progress.
         """
@@ -133,7 +136,7 @@ class Trainer:
         self.spec = Spec(env.observation_space, env.action_space, env.num_envs)
         algorithm.validate(self.spec)
         _check_at_least(0, seed=seed, eval_frequency=eval_frequency, num_checkpoints=num_checkpoints)
-        _check_at_least(0, log_frequency=log_frequency)
+        _check_at_least(0, log_frequency=log_frequency, health_frequency=health_frequency)
         _check_at_least(1, eval_episodes=eval_episodes)
         _check_choice(("steps", "episodes"), collect=collect)
         _check_choice(("iterations", "episodes"), eval_by=eval_by)
@@ -150,7 +153,7 @@ class Trainer:
         enable_compilation_cache()
         self.algorithm, self.env, self.seed, self.collect = algorithm, env, int(seed), collect
         self.eval_frequency, self.eval_by, self.eval_episodes = eval_frequency, eval_by, eval_episodes
-        self.record_episodes = record_episodes
+        self.record_episodes, self.health_frequency = record_episodes, health_frequency
         self.runner = runner(env)
         limits = {"clip_epsilon": getattr(algorithm, "clip_epsilon", None)}
         options = RecordOptions(success, success_return, log_frequency, limits)
@@ -566,6 +569,7 @@ class Trainer:
             self._keys(),
             budget.limits(),
             np.float32(np.nan if success_return is None else success_return),
+            np.int32(self.health_frequency) if self.health_frequency else None,
         )
 
     def meaning(self) -> dict[str, Any]:
@@ -590,6 +594,7 @@ class Trainer:
             "log_frequency": self.record.options.log_frequency,
             "convergence": asdict(self.convergence.options),
             "num_checkpoints": self.keeper.num_checkpoints,
+            "health_frequency": self.health_frequency,
             "checkpoint": asdict(self.keeper.options),
             "tracking": asdict(self.tracking),
             **budget._asdict(),

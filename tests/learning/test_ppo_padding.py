@@ -58,7 +58,7 @@ def test_an_update_with_padding_equals_the_update_without():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, expected)
     assert set(metrics) == set(padded_metrics)
     for name, value in metrics.items():
-        assert padded_metrics[name] == pytest.approx(float(value), rel=1e-5, abs=1e-6), name
+        assert padded_metrics[name] == pytest.approx(np.asarray(value), rel=1e-5, abs=1e-6), name
 
 
 @pytest.mark.requirement("S3.12")

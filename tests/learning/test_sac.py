@@ -321,7 +321,7 @@ def test_an_update_counts_warm_up_down_and_owes_what_it_did_not_make():
         assert int(metrics["replay_size"]) == min(12 * (i + 1), 29)
         assert sum(made) == int(0.3125 * max(12 * (i + 1) - 20, 0))
         figures = {name: float(x) for name, x in metrics.items() if name in METRICS and name != "replay_size"}
-        assert len(figures) == 7 and all(np.isfinite(x) == (made[-1] > 0) for x in figures.values())
+        assert len(figures) == 8 and all(np.isfinite(x) == (made[-1] > 0) for x in figures.values())
     assert made == [0, 1, 4, 3, 4]
 
 
@@ -420,7 +420,7 @@ def test_the_defaults_of_sac_are_those_of_its_paper_where_it_has_them():
 def test_an_update_reports_every_metric_of_the_table_and_no_other():
     algorithm = small_sac()
     _, metrics = learn(algorithm, *case(algorithm))
-    assert set(metrics) == set(METRICS) | {"fault", "updates"}
+    assert set(metrics) == set(METRICS) | {"fault", "updates", "gradient"}
 
 
 def test_the_sac_page_lists_every_metric_and_names_tests_that_exist():

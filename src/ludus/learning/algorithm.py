@@ -10,6 +10,7 @@
     memory, distribution    = algorithm.decide(policy, memory, obs)
     memory, value           = algorithm.value(critic, memory, obs, action)
     state, metrics          = algorithm.update(state, rollout, key)
+    figures                 = algorithm.health(old, new, gradient, rollout)
 
 Everything but `init` may be called inside `jax.jit`. The algorithm itself is a pytree: hyperparameters made with
 `traced` are leaves, so changing one compiles nothing; those made with `static` shape the program.
@@ -23,6 +24,7 @@ from typing import Any, ClassVar, Protocol
 import jax
 import numpy as np
 
+from ludus.rows import Figures
 from ludus.types import LudusError, Mode, Rollout, Spec
 
 
@@ -74,8 +76,16 @@ class Algorithm(Protocol):
     def update(self, state: Any, rollout: Rollout, key: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
         """Learn from one rollout.
 
-        `metrics` holds float scalars under documented names, `updates` (gradient steps made) and `fault`
-        (0, or an index into `faults.FAULTS`). Where there is a fault, the returned state is the one that was given.
+        `metrics` holds float scalars under documented names, `updates` (gradient steps made), `fault` (0, or an index
+        into `faults.FAULTS`) and `gradient`, which is for `health` alone: that of the last gradient step, before any
+        clipping, NaN if there was none. Where there is a fault, the returned state is the one that was given.
+        """
+        ...
+
+    def health(self, old: Any, new: Any, gradient: Any, rollout: Rollout) -> Figures:
+        """Return how an update went, from the states before and after it: floats, and histograms as vectors.
+
+        The names are those of `learning.health`, and so is the mathematics.
         """
         ...
 

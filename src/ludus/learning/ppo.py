@@ -16,6 +16,7 @@ import optax
 
 from ludus.learning.algorithm import check_hyperparameters, static, traced
 from ludus.learning.faults import first_fault
+from ludus.learning.health import action_histograms, gradient_histogram, moments, norms, ravel
 from ludus.learning.losses import approximate_kl, clipped_surrogate, value_loss
 from ludus.learning.minibatch import accumulated, blank_padding, minibatch_indices, scan_minibatches
 from ludus.learning.normalize import (
@@ -36,6 +37,7 @@ from ludus.networks.distributions import restricted, sampling_noise
 from ludus.networks.layers import check_action_space, to_environment
 from ludus.networks.memory import one_step_each, through_time
 from ludus.networks.network import Leaves, Network, network_for
+from ludus.rows import Figures
 from ludus.types import LudusError, Mode, Rollout, Spec, Transition, split_mask
 
 METRICS = {
@@ -137,6 +139,7 @@ class Learner(NamedTuple):
     parameters: Leaves
     optimizer: Any
     stopped: jax.Array
+    gradient: jax.Array
 
 
 @jax.tree_util.register_dataclass
@@ -295,6 +298,20 @@ class PPO:
         learning_rate = jnp.asarray(self.learning_rate * annealing)
         return new, metrics | {"fault": fault, "explained_variance": explained, "learning_rate": learning_rate}
 
+    def health(self, old: PPOState, new: PPOState, gradient: jax.Array, rollout: Rollout) -> Figures:
+        """Norms by layer and for actor, critic and what they share; histograms of the gradient and the actions."""
+        network, steps, parameters = new.network, rollout.steps, ravel(new.parameters)
+        vectors = {
+            "gradient_norm": gradient,
+            "update_norm": parameters - ravel(old.parameters),
+            "parameter_norm": parameters,
+            **moments(new.optimizer, (gradient,) if self.optimizer is None else new.parameters),
+        }
+        sizes = [x.size for x in new.parameters]
+        figures = norms(vectors, network.names, sizes, [_network_of(name) for name in network.names])
+        actions = action_histograms(network.spec.action_space, steps.action, steps.valid)
+        return figures | gradient_histogram(gradient) | actions
+
     def _scale_rewards(self, state: PPOState, steps: Transition) -> tuple[Any, jax.Array, jax.Array]:
         """Detail 30: divide by the deviation of the running discounted return, this rollout counted in first."""
         if state.rewards is None:
@@ -339,7 +356,7 @@ class PPO:
 
         learner, steps = scan_minibatches(
             partial(self._step, state.network, annealing),
-            Learner(state.parameters, state.optimizer, jnp.asarray(False)),
+            Learner(state.parameters, state.optimizer, jnp.asarray(False), jnp.full(state.network.size, jnp.nan)),
             samples,
             indices,
             skip if may_skip else None,
@@ -348,7 +365,7 @@ class PPO:
         metrics = dict(zip(STEP_METRICS, totals / jnp.maximum(totals[-1], 1.0), strict=True))
         del metrics["evaluated"]
         metrics["total_loss"] = self._total(metrics["policy_loss"], metrics["value_loss"], metrics["entropy"])
-        return learner, metrics | {"updates": totals[-2].astype(jnp.int32)}
+        return learner, metrics | {"updates": totals[-2].astype(jnp.int32), "gradient": learner.gradient}
 
     def _step(self, network: Network, annealing: Any, learner: Learner, part: Samples) -> tuple[Learner, jax.Array]:
         """One gradient step on one minibatch."""
@@ -363,8 +380,8 @@ class PPO:
         # of each. The parameters stay separate: a matrix kernel adds a bias in passing, but not a slice of a vector.
         gradient = network.ravel(gradient)
         norm = jnp.sqrt(jnp.sum(jnp.square(gradient)))
-        gradient = gradient * jnp.minimum(1.0, self.max_grad_norm / (norm + 1e-8))
-        new = Learner(*self._descend(network, annealing, learner, gradient), learner.stopped)
+        clipped = gradient * jnp.minimum(1.0, self.max_grad_norm / (norm + 1e-8))
+        new = Learner(*self._descend(network, annealing, learner, clipped), learner.stopped, gradient)
         if self.target_kl is not None:
             stopped = terms[STEP_METRICS.index("approx_kl")] > 1.5 * self.target_kl
             new = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), new, learner)._replace(stopped=stopped)
@@ -426,6 +443,11 @@ def _samples(state: PPOState, steps: Transition, mask: jax.Array | None, estimat
     if has_memory:
         return jax.tree.map(lambda x: x.swapaxes(0, 1), by_time)._replace(memory=memory)  # [T, B] -> [B, T]
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), by_time)  # [T, B] -> [T * B]
+
+
+def _network_of(name: str) -> str:
+    """Whose a parameter is, as its name begins: the actor's, the critic's, or shared by both."""
+    return next((network for network in ("actor", "critic") if name.startswith(network)), "shared")
 
 
 def _features(module: ActorCritic, part: Samples) -> Any:

@@ -16,6 +16,7 @@ import optax
 
 from ludus.learning.algorithm import check_hyperparameters, static, traced
 from ludus.learning.faults import first_fault
+from ludus.learning.health import action_histograms, gradient_histogram, moments, norms, ravel
 from ludus.learning.minibatch import blank_padding
 from ludus.learning.normalize import normalize, update_statistics
 from ludus.learning.observations import check_observation_space, observation_statistics
@@ -25,6 +26,7 @@ from ludus.networks.layers import action_size, from_environment, to_environment
 from ludus.networks.network import Leaves, Network, network_for
 from ludus.networks.soft_actor_critic import ActorOf, CriticOf
 from ludus.replay import Replay, Sample, empty_replay, insert, sample
+from ludus.rows import Figures
 from ludus.spaces import Box, map_leaves
 from ludus.types import LudusError, Mode, Rollout, Spec
 
@@ -36,6 +38,7 @@ METRICS = {
     "entropy": "mean of -log pi, in nats, for actions in units where the bounds are -1 and 1",
     "q_value": "mean of both critics over the sampled transitions",
     "gradient_norm": "global norm of the gradients of critics, actor and temperature together",
+    "learning_rate": "Adam's step size",
     "replay_size": "transitions in the replay",
 }
 """Every metric of an update and its formula: means over the gradient steps of an iteration, absent if it made none."""
@@ -257,19 +260,20 @@ class SAC:
         owed = state.owed_updates + earned
         updates = jnp.where(data_fault == 0, jnp.floor(owed), 0).astype(jnp.int32)
 
-        def step(i: jax.Array, carry: tuple[Learner, jax.Array]) -> tuple[Learner, jax.Array]:
-            learner, totals = carry
+        def step(i: jax.Array, carry: tuple[Learner, jax.Array, Parameters]) -> tuple[Learner, jax.Array, Parameters]:
+            learner, totals, _ = carry
             sample_key, noise_key = jax.random.split(jax.random.fold_in(key, i))
             drawn = sample(replay, sample_key, self.batch_size)
             drawn = drawn._replace(
                 obs=normalize(observations, drawn.obs), next_obs=normalize(observations, drawn.next_obs)
             )
             noise = jax.random.normal(noise_key, (2, *drawn.action.shape))
-            learner, terms = self._step(state.networks, learner, drawn, noise)
-            return learner, totals + terms
+            learner, terms, gradient = self._step(state.networks, learner, drawn, noise)
+            return learner, totals + terms, gradient
 
         totals = jnp.zeros(len(STEP_METRICS))
-        learner, totals = jax.lax.fori_loop(0, updates, step, (state.learner, totals))
+        gradient = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), state.learner.parameters)
+        learner, totals, gradient = jax.lax.fori_loop(0, updates, step, (state.learner, totals, gradient))
         metrics = dict(zip(STEP_METRICS, totals / jnp.maximum(updates, 1), strict=True))
         fault = first_fault(
             loss=(metrics["critic_loss"], metrics["policy_loss"]),
@@ -283,10 +287,31 @@ class SAC:
         old = state.learner, state.observations, state.replay.ends, state.warmup_left, state.owed_updates
         learner, observations, ends, *counts = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), new, old)
         new = SACState(learner, observations, dataclasses.replace(replay, ends=ends), *counts, state.networks)
+        metrics["learning_rate"] = jnp.asarray(self.learning_rate)
         metrics = {name: jnp.where(updates > 0, value, jnp.nan) for name, value in metrics.items()}
-        return new, metrics | {"fault": fault, "updates": updates, "replay_size": replay.ends.size.astype(jnp.float32)}
+        metrics |= {"fault": fault, "updates": updates, "replay_size": replay.ends.size.astype(jnp.float32)}
+        return new, metrics | {"gradient": gradient}
 
-    def _step(self, networks: Networks, learner: Learner, drawn: Sample, noise: jax.Array) -> tuple[Learner, jax.Array]:
+    def health(self, old: SACState, new: SACState, gradient: Parameters, rollout: Rollout) -> Figures:
+        """Norms by layer and for actor, critics (both together) and temperature, if learnt; histograms."""
+        parts = 3 if self.automatic_alpha else 2
+        leaves = jax.tree.leaves(new.learner.parameters[:parts])
+        vector, parameters = ravel(jax.tree.leaves(gradient[:parts])), ravel(leaves)
+        vectors = {
+            "gradient_norm": vector,
+            "update_norm": parameters - ravel(jax.tree.leaves(old.learner.parameters[:parts])),
+            "parameter_norm": parameters,
+            **moments(new.learner.optimizers[:parts], leaves),
+        }
+        names = [f"actor/{name}" for name in new.networks.actor.names]
+        names += [f"critics/{name}" for name in new.networks.critic.names] + ["alpha"] * self.automatic_alpha
+        figures = norms(vectors, names, [x.size for x in leaves], [name.partition("/")[0] for name in names])
+        steps, space = rollout.steps, new.networks.actor.spec.action_space
+        return figures | gradient_histogram(vector) | action_histograms(space, steps.action, steps.valid)
+
+    def _step(
+        self, networks: Networks, learner: Learner, drawn: Sample, noise: jax.Array
+    ) -> tuple[Learner, jax.Array, Parameters]:
         """One gradient step of the critics, then of the actor against them, then of the temperature."""
         parameters, optimizers = learner.parameters, learner.optimizers
         weight = drawn.weight / jnp.maximum(drawn.weight.sum(), 1.0)
@@ -328,9 +353,10 @@ class SAC:
             follow(learner.target_critics, critics),
             Parameters(actor_optimizer, critic_optimizer, alpha_optimizer),
         )
+        gradient = Parameters(actor_gradient, critic_gradient, alpha_gradient)
         norm = optax.tree.norm((critic_gradient, actor_gradient, alpha_gradient))
         terms = [critic_term / NUM_CRITICS, policy_term, alpha_gradient, alpha, -log_prob, value, norm]
-        return new, jnp.stack(terms)
+        return new, jnp.stack(terms), gradient
 
     @property
     def _optimizer(self) -> optax.GradientTransformation:

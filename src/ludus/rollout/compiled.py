@@ -215,7 +215,7 @@ class Repeat:
         self._program(context, jax.eval_shape(make_state))
 
     def __call__(self, context: Any, state: Any, n: int) -> tuple[Any, dict[str, np.ndarray]]:
-        """Run at most `n` times (and at most `capacity`): the new state, and one array of rows for each name."""
+        """Run at most `n` times (and at most `capacity`): the new state, and the rows of all, name by name."""
         program, layout = self._program(context, state)
         state, buffer, made = program(context, state, np.int32(min(n, self.capacity)))
         return state, layout.unpack([np.asarray(buffer)[: int(made)]])
@@ -252,5 +252,5 @@ def repeat(body: Body, plan: Any, capacity: int, options: Options) -> Repeat:
     return Repeat(body, plan, capacity, options)
 
 
-def _as_rows(row: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    return {name: jnp.asarray(x)[None] for name, x in row.items()}
+def _as_rows(row: dict[str, Any]) -> dict[str, Any]:
+    return jax.tree.map(lambda x: jnp.asarray(x)[None], row)

@@ -315,7 +315,7 @@ class Repeat:
         row = jax.device_get(row)  # waits for the update
         rollout = sum(x for name, x in row.items() if name.startswith("seconds/"))
         row["seconds/update"] = time.perf_counter() - began - rollout
-        return state, {name: np.asarray([x]) for name, x in row.items()}
+        return state, jax.tree.map(lambda x: np.asarray([x]), row)
 
 
 def repeat(body: Body, plan: Any, capacity: int, options: Options) -> Repeat:

@@ -164,11 +164,13 @@ class Recorder:
             for tracker in self.trackers:
                 tracker.begin(self.folder)
 
-    def iterations_made(self, rows: dict[str, np.ndarray], seconds: float, budget: Any) -> list[dict[str, Any]]:
+    def iterations_made(self, rows: dict[str, Any], seconds: float, budget: Any) -> list[dict[str, Any]]:
         """Count a chunk's iterations in, journal each, and show progress; a faulty one is not counted.
 
         Returns the rows of the journal.
         """
+        if (health := rows.pop("health", None)) is not None:
+            rows |= health.columns()
         healthy = {name: x[rows["fault"] == 0] for name, x in rows.items()}
         journal = self._rows(healthy, seconds)
         if not journal:
@@ -205,7 +207,7 @@ class Recorder:
         # JSON has no infinity; what overflowed is not known.
         rows = [{k: v for k, v in row.items() if not isinstance(v, float) or np.isfinite(v)} for row in rows]
         for row in rows:
-            self.latest |= {name: value for name, value in row.items() if name != "kind"}
+            self.latest |= {name: value for name, value in row.items() if isinstance(value, int | float)}
         if self.folder is None:
             return
         self.folder.append(rows)
@@ -217,7 +219,7 @@ class Recorder:
             self.console.say(trouble if self._trouble else f"{self.folder.path}: the journal is written again")
 
     def _rows(self, rows: dict[str, np.ndarray], seconds: float) -> list[dict[str, Any]]:
-        names = [name for name in rows if name not in COUNTED]
+        figures = _figures({name: x for name, x in rows.items() if name not in COUNTED}, len(rows["steps"]))
         timing = {
             "elapsed_seconds": round(self.elapsed, 6),
             "steps_per_second": round(float(rows["steps"].sum()) / max(seconds, 1e-9), 1),
@@ -230,9 +232,8 @@ class Recorder:
             self.updates += int(rows["updates"][i])
             success_rate = self._success_rate(rows, i)
             self._remember(rows, i, success_rate)
-            figures = {name: float(rows[name][i]) for name in names if np.isfinite(rows[name][i])}
             episodes = _episode_figures(rows, i) | ({} if success_rate is None else {"success_rate": success_rate})
-            journal.append({"kind": "train", **self.counts, **episodes, **figures, **timing})
+            journal.append({"kind": "train", **self.counts, **episodes, **figures[i], **timing})
             self._log(journal[-1], int(rows["steps"][i]))
         return journal
 
@@ -285,6 +286,25 @@ def _ended(rows: dict[str, np.ndarray], name: str, i: int) -> list[float | None]
     """Return one figure of every episode that ended, out of an array with room for one at each step."""
     figures = rows[name][i][rows["episode_lengths"][i] > 0]
     return [x if np.isfinite(x) else None for x in figures.tolist()]
+
+
+def _figures(columns: dict[str, np.ndarray], count: int) -> list[dict[str, Any]]:
+    """Return the figures of each of so many rows by name; what is not finite is not known, and left out.
+
+    A column of vectors holds histograms: low, high, counts.
+    """
+    figures: list[dict[str, Any]] = [{} for _ in range(count)]
+    for name, column in columns.items():
+        is_known = np.isfinite(column if column.ndim == 1 else column.sum(axis=1))
+        # Column by column: most are empty in most rows, and those cost nothing this way.
+        for i in np.flatnonzero(is_known).tolist():
+            figures[i][name] = float(column[i]) if column.ndim == 1 else _histogram(column[i])
+    return figures
+
+
+def _histogram(vector: np.ndarray) -> dict[str, Any]:
+    low, high, *counts = vector.tolist()
+    return {"low": low, "high": high, "counts": [int(count) for count in counts]}
 
 
 def _episode_figures(rows: dict[str, np.ndarray], i: int) -> dict[str, Any]:
