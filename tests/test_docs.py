@@ -94,6 +94,16 @@ def test_the_mlflow_page_lists_every_second_name():
     assert all(f"`{name}`" in page for name in WINDOWS)
 
 
+def test_film_commands_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    short = ["env_options.max_episode_steps=10", "total_steps=1", "verbose=false", "run_dir=runs/one"]
+    assert main(["train", "env=Pendulum-v1", *short]) == 0
+    for words in commands():
+        if words[0].endswith("ludus") and words[1] == "video":
+            options = [word for word in words[2:] if not word.startswith("runs/")]
+            assert main(["video", "runs/one", *options]) == 0
+
+
 def test_commands_that_read_runs_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("runs").mkdir()

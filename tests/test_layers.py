@@ -43,6 +43,7 @@ ALLOWED = {
     "export": {"export", "critic", "policy", "learned", "learning", "networks", "rollout", "compilation", *SHARED},
     "report": {"report", "tracking", "files", "types"},
     "evaluation": {"policy", "rollout", *SHARED},
+    "film_process": {"policy", "critic", "types"},
     "playing": {"policy", "critic", "evaluation", "rollout", "envs", "report", *SHARED},
 }
 FOREIGN = {
@@ -55,6 +56,8 @@ FOREIGN = {
     "onnx": {"export.onnx_graph"},
     "onnxruntime": {"export.onnx_graph"},
     "flatbuffers": {"export.stablehlo"},
+    "av": {"report.video"},
+    "PIL": {"report.ink", "report.scenes", "report.video"},
     "mlflow": {"tracking.mlflow.store", "export.mlflow_model", "export.mlflow_policy"},
 }
 
@@ -160,7 +163,8 @@ def test_public_names():
 WITHOUT = """
 import sys
 for name in (
-    "gymnasium", "envpool", "hydra", "omegaconf", "mlflow", "safetensors", "plotly", "torch", "onnx", "tensorboardX"
+    "gymnasium", "envpool", "hydra", "omegaconf", "mlflow", "safetensors", "plotly", "torch", "onnx", "tensorboardX",
+    "av", "PIL"
 ):
     sys.modules[name] = None
 import ludus

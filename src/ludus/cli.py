@@ -35,6 +35,7 @@ Train reinforcement-learning agents on any environment.
   train      train an agent          ludus train env=CartPole-v1
   resume     go on with a run        ludus resume RUN total_steps=2e6
   evaluate   play a trained agent    ludus evaluate RUN --episodes 100
+  video      film a trained agent    ludus video RUN
   export     for other runtimes      ludus export RUN --format onnx
   runs       list runs               ludus runs
   compare    runs side by side       ludus compare RUN RUN ...
@@ -86,6 +87,7 @@ def _command(words: list[str]) -> int:
         "verify-resume": _verify_resume,
         "debug": _debug,
         "evaluate": _evaluate,
+        "video": _video,
         "export": _export,
         "runs": _runs,
         "compare": _compare,
@@ -333,6 +335,39 @@ def _environment(run: Path, config: dict[str, Any], env: str | None = None) -> A
         raise LudusError(f"{run}: {env_id} is a Python object; use ludus.evaluate in Python, or give --env")
     workers = {} if env else {name: config[name] for name in WORKER_KEYS if name in config}
     return make_env(env_id, config.get("num_envs") or 1, **{**options, **workers})
+
+
+def _video(words: list[str]) -> int:
+    parser = _Parser(
+        prog="ludus video",
+        description="Let a policy of a run play and film it: RUN/videos has the film (mp4) and what was drawn on each "
+        "of its frames (jsonl), RUN/episodes the episode itself.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="run folder (default: the newest in runs/)")
+    parser.add_argument(
+        "--checkpoint", metavar="C", help="latest, best, a step or a name in RUN/policies (default: the final policy)"
+    )
+    parser.add_argument("--episodes", type=int, default=1, metavar="N", help="film so many (default: 1)")
+    parser.add_argument("--extremes", action="store_true", help="film the worst and the best of N instead (100)")
+    parser.add_argument("--grid", action="store_true", help="film the policies of the run side by side, as it learned")
+    parser.add_argument("--gif", action="store_true", help="make a gif besides")
+    parser.add_argument("--seed", type=int, metavar="N", help="decides how each begins (default: the run's own)")
+    given = parser.parse_args(words)
+    if given.episodes < 1:
+        raise LudusError(f"--episodes={given.episodes}: must be at least 1")
+    if given.seed is not None and given.seed < 0:
+        raise LudusError(f"--seed={given.seed}: must be at least 0")
+    from ludus.filming import film, film_grid, headless
+
+    headless()
+    run = given.run or _newest_run()
+    if given.grid:
+        film_grid(run, seed=given.seed, gif=given.gif)
+    else:
+        many = 100 if given.episodes == 1 else given.episodes
+        among = many if given.extremes else 0
+        film(run, given.checkpoint, episodes=given.episodes, among=among, seed=given.seed, gif=given.gif)
+    return 0
 
 
 def _export(words: list[str]) -> int:

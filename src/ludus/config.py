@@ -45,7 +45,7 @@ PARTS: dict[str, Any] = {
 """Groups of settings that every run has."""
 OPTIONS = (
     "seed", "collect", "eval_frequency", "eval_by", "eval_episodes", "num_checkpoints", "record_episodes", "success",
-    "success_return", "log_frequency", "health_frequency", "verbose",
+    "success_return", "log_frequency", "health_frequency", "video_frequency", "verbose",
 )  # fmt: skip
 """Settings that are arguments of `Trainer`."""
 CHOICES: dict[str, dict[str, type]] = {"algorithm": ALGORITHMS, "algorithm/network": NETWORKS}
@@ -98,6 +98,8 @@ class TrainConfig:
     """Iterations between blocks of statistics; 0: none, only progress and evaluations are shown."""
     health_frequency: int = 10
     """Iterations between rows with norms by layer and histograms of gradients and actions; 0: none are computed."""
+    video_frequency: int = 0
+    """Iterations between films of the policy at play, which another process makes; 0: none."""
     run_dir: str | None = None
     """New folder for everything the run writes; null: runs/<env>-<algorithm>-seed<seed>-<time>."""
     verbose: bool = True

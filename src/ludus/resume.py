@@ -24,6 +24,7 @@ from ludus.keeping import CheckpointOptions
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.registry import build
 from ludus.policy import Policy
+from ludus.seeding import stream
 from ludus.snapshot import ENV, check_env_arrays, first_bad, put_back, shapes
 from ludus.tracking.run_folder import RunFolder, read_config
 from ludus.tracking.tracker import TrackingOptions
@@ -32,7 +33,7 @@ from ludus.types import LudusError
 
 OPTIONS = (
     "eval_frequency", "eval_by", "eval_episodes", "num_checkpoints", "record_episodes", "success", "success_return",
-    "log_frequency", "health_frequency",
+    "log_frequency", "health_frequency", "video_frequency",
 )  # fmt: skip
 PARTS: dict[str, Any] = {
     "checkpoint": CheckpointOptions,
@@ -104,6 +105,16 @@ def learned_at(run: str | Path, start: int | str, algorithm: Any = None) -> tupl
         arrays, spec, id = as_arrays(trainer.algorithm), trainer.spec, trainer.env.id
         policy = Policy(arrays, trainer.algorithm.policy(learner), spec, id)
         return policy, Critic(arrays, trainer.algorithm.critic(learner), spec, id), checkpoint.record
+
+
+def untrained(run: str | Path) -> Policy:
+    """Return the policy that a run began with."""
+    config = read_config(run)
+    trainer, _ = rebuilt(Trainer, Path(run), config, verbose=False)
+    with contextlib.closing(trainer.env):
+        learner = trainer.algorithm.init(stream(trainer.seed, "init"), trainer.spec)
+        state = trainer.algorithm.policy(learner)
+        return Policy(as_arrays(trainer.algorithm), state, trainer.spec, trainer.env.id)
 
 
 def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

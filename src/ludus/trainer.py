@@ -25,6 +25,7 @@ from ludus.counting import Budget, Counters
 from ludus.critic import FINAL as FINAL_CRITIC
 from ludus.critic import Critic, save_critic
 from ludus.evaluation import Evaluation, evaluate_state
+from ludus.film_process import FilmProcess
 from ludus.interrupt import Interrupt
 from ludus.iteration import Context, Plan, TrainState, copied, grafted, iteration
 from ludus.keeping import CheckpointOptions, Keeper, Marks
@@ -97,6 +98,7 @@ class Trainer:
         checkpoint: CheckpointOptions = CheckpointOptions(),  # noqa: B008  frozen
         num_checkpoints: int = 3,
         health_frequency: int = 10,
+        video_frequency: int = 0,
         tracking: TrackingOptions = TrackingOptions(),  # noqa: B008  frozen
         verbose: bool = True,
     ):
@@ -122,6 +124,7 @@ class Trainer:
             num_checkpoints: policies to keep from on the way, evenly spaced over `total_steps`.
             health_frequency: iterations between journal rows that also hold norms of gradients, updates, parameters
                 and moments by layer, and histograms of gradients and actions; 0 computes none.
+            video_frequency: iterations between films, which another process makes; 0 makes none.
             tracking: where the run is shown besides its folder.
             verbose: show progress.
         """
@@ -137,6 +140,7 @@ class Trainer:
         algorithm.validate(self.spec)
         _check_at_least(0, seed=seed, eval_frequency=eval_frequency, num_checkpoints=num_checkpoints)
         _check_at_least(0, log_frequency=log_frequency, health_frequency=health_frequency)
+        _check_at_least(0, video_frequency=video_frequency)
         _check_at_least(1, eval_episodes=eval_episodes)
         _check_choice(("steps", "episodes"), collect=collect)
         _check_choice(("iterations", "episodes"), eval_by=eval_by)
@@ -160,7 +164,7 @@ class Trainer:
         self.record = Recorder(None if run_dir is None else RunFolder(run_dir), verbose, options)
         folder = None if run_dir is None else Path(run_dir)
         self.keeper = Keeper(folder, checkpoint, num_checkpoints, self.record.console.say)
-        self.tracking = tracking
+        self.tracking, self.films = tracking, FilmProcess(video_frequency, self.record.console.say)
         if folder is not None:
             self.record.trackers = trackers(tracking, self.record.console.say)
         self.final_episodes = FINAL_EPISODES
@@ -255,7 +259,7 @@ class Trainer:
         self.record.options.limits["total_steps"] = budget.total_steps
         context = self.context(budget)
         self._settle_program(budget)
-        with Interrupt() as interrupt:
+        with self.films, Interrupt() as interrupt:
             self._begin(context, budget)
             stopped_by, evaluation = "", None
             try:
@@ -272,7 +276,7 @@ class Trainer:
                 raise
             finally:
                 self.record.console.stop()
-            is_over = interrupt.requested is None
+            self.films.wait = is_over = interrupt.requested is None
             self._finish("finished" if is_over else "interrupted", stopped_by)
         return self._result(stopped_by, evaluation)
 
@@ -322,6 +326,7 @@ class Trainer:
             if self.keeper.is_due(record.iterations, record.steps, record.elapsed):
                 self._save()
             self.keeper.settle(wait=False)
+            self.films.if_due(self)
             length = min(length, self._until_next(budget))
             self._last_policy = copied(self.algorithm.policy(self.state.learner))
             began = time.perf_counter()
@@ -385,7 +390,7 @@ class Trainer:
             gap = 1  # nobody knows in which iteration the next episode ends
         elif self.eval_frequency:
             gap = min(gap, self.eval_frequency - record.iterations % self.eval_frequency)
-        return max(1, gap)
+        return max(1, min(gap, self.films.until_next(record.iterations)))
 
     def _is_to_evaluate(self) -> bool:
         every, record = self.eval_frequency, self.record
@@ -595,6 +600,7 @@ class Trainer:
             "convergence": asdict(self.convergence.options),
             "num_checkpoints": self.keeper.num_checkpoints,
             "health_frequency": self.health_frequency,
+            "video_frequency": self.films.frequency,
             "checkpoint": asdict(self.keeper.options),
             "tracking": asdict(self.tracking),
             **budget._asdict(),

@@ -137,6 +137,30 @@ class GymnasiumEnv:
         for env in self.envs:
             env.close()
 
+    @property
+    def frames_per_second(self) -> float:
+        """How many steps a film of this environment should show in a second."""
+        return float(self.envs[0].metadata.get("render_fps") or 30)
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether the environment can be made with `render_mode="rgb_array"`."""
+        return "rgb_array" in (self.envs[0].metadata.get("render_modes") or ())
+
+    def film(self, seed: int, action: Any, every: int = 1) -> Iterator[tuple[int, Any, Any]]:
+        """Play one episode by its seed and actions `[T, ...]`, in an environment of its own.
+
+        Yields number, observation and, of every n-th and of the last, the picture: T + 1 times.
+        """
+        env, actions = self.make(), self._native(action)
+        try:
+            yield 0, env.reset(seed=seed)[0], env.render()
+            for count, native in enumerate(actions, 1):
+                obs = env.step(native)[0]
+                yield count, obs, env.render() if count % every == 0 or count == len(actions) else None
+        finally:
+            env.close()
+
     def _made(self, index: int) -> gymnasium.Env:
         self._at[0], self._at[1] = index, 0
         return self.make()
