@@ -1,5 +1,6 @@
 """Run folders made by hand, for what reads them."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,8 @@ def full_rows(iterations: int, seed: int = 0) -> list[dict[str, Any]]:
             row["histogram/action"] = {"low": -3.0, "high": 3.0, "counts": counts.tolist()}
             row["histogram/gradient"] = {"low": -0.1, "high": 0.1, "counts": counts[::-1].tolist()}
     return rows
+
+
+def unpacked(values: Any) -> np.ndarray:
+    """Return the numbers of a figure as they are."""
+    return np.frombuffer(base64.b64decode(values["bdata"]), "<f8") if isinstance(values, dict) else np.array(values)

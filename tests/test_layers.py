@@ -57,7 +57,7 @@ FOREIGN = {
     "onnxruntime": {"export.onnx_graph"},
     "flatbuffers": {"export.stablehlo"},
     "av": {"report.video"},
-    "PIL": {"report.ink", "report.scenes", "report.video"},
+    "PIL": {"report.images", "report.ink", "report.scenes", "report.video"},
     "mlflow": {"tracking.mlflow.store", "export.mlflow_model", "export.mlflow_policy"},
 }
 

@@ -463,15 +463,23 @@ def _report(words: list[str]) -> int:
         prog="ludus report",
         description="Write one HTML file that shows how a run went: the verdict, the score with its interval, and "
         "interactive figures of everything in its journal. It opens from disk and needs no network. Several runs are "
-        "drawn over each other, seeds taken together, with what was set differently and a heat map after a sweep.",
+        "drawn over each other, seeds taken together, with what was set differently and a heat map after a sweep. "
+        "Where there is a Chromium, figures are also written as PNG files beside the page.",
         epilog="example: ludus report runs/pendulum",
     )
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="*", help="run folders (default: the newest in runs/)")
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="default: RUN/report/index.html, or beside the runs"
     )
+    parser.add_argument("--no-images", action="store_true", help="write the page alone, no PNG files")
     given = parser.parse_args(words)
     from ludus.report.make import make_report
 
-    print(make_report(given.runs or [_newest_run()], given.output))
+    report = make_report(given.runs or [_newest_run()], given.output)
+    print(report.page, flush=True)
+    if not given.no_images:
+        try:
+            print(f"{len(report.write_images())} figures as PNG in {report.page.parent / 'figures'}")
+        except LudusError as error:  # the page is there all the same
+            print(f"ludus: no figures as PNG: {error}", file=sys.stderr)
     return 0

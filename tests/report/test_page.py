@@ -85,7 +85,7 @@ def asks(url: str, path) -> bool:
 def full(tmp_path_factory):
     """A run that journals everything, and its page."""
     run = make_run(tmp_path_factory.mktemp("page") / "run", full_rows(120))
-    return run, make_report([run])
+    return run, make_report([run]).page
 
 
 @pytest.mark.requirement("S4.21")
@@ -177,7 +177,7 @@ def test_no_text_of_a_run_becomes_code(visit, tmp_path):
     for i in (0, 1):
         make_run(tmp_path / f"{i}{name}", rows, identity=identity, **options | {"gamma": [HOSTILE, i]})
     runs = sorted(tmp_path.iterdir())
-    for path in (make_report(runs[:1], tmp_path / "one.html"), make_report(runs, tmp_path / "both.html")):
+    for path in (make_report(runs[:1], tmp_path / "one.html").page, make_report(runs, tmp_path / "both.html").page):
         page = visit(path)
         assert page.evaluate("window.hacked") is None
         assert page.locator("img, script").count() == 1  # the one script, and no picture
@@ -188,7 +188,7 @@ def test_extremes_of_long_journals_reach_the_page(visit, tmp_path):
     rows = [train_row(i, episode_return_mean=1.0, approx_kl=0.001) for i in range(1, 9001)]
     rows[4567]["approx_kl"] = 7.0
     rows[1234]["episode_return_mean"] = -99.0
-    page = visit(make_report([make_run(tmp_path / "run", rows)]))
+    page = visit(make_report([make_run(tmp_path / "run", rows)]).page)
     for panel, extreme in (("panel-approx_kl", 7.0), ("panel-returns", -99.0)):
         traces = [trace for trace in page.evaluate(READ, panel) if trace["meta"]]
         assert extreme in traces[0]["y"] and len(traces[0]["y"]) < 2100
@@ -201,7 +201,7 @@ def test_several_runs_are_drawn_over_each_other(visit, tmp_path):
         for gamma in (0.9, 0.99)
         for seed in (0, 1, 2)
     ]
-    page = visit(make_report(runs))
+    page = visit(make_report(runs).page)
     assert page.inner_text("h1") == "jax:CartPole-v1 · 6 runs"
     assert "algorithm.gamma" in page.inner_text("#differences")
     groups = [trace["meta"] for trace in page.evaluate(READ, "panel-returns") if trace["meta"]]
@@ -210,7 +210,7 @@ def test_several_runs_are_drawn_over_each_other(visit, tmp_path):
 
 
 def test_a_page_without_metrics_opens(visit, tmp_path):
-    page = visit(make_report([make_run(tmp_path / "run", [])]))
+    page = visit(make_report([make_run(tmp_path / "run", [])]).page)
     assert "no row yet" in page.inner_text("header")
-    page = visit(make_report([make_run(tmp_path / "other", [evaluation_row(1, 3.0)])]))
+    page = visit(make_report([make_run(tmp_path / "other", [evaluation_row(1, 3.0)])]).page)
     assert page.evaluate("PANELS.length") == 2

@@ -1,6 +1,5 @@
 """A report's contents: the verdict, the files of figures, what is drawn, and how every mistake is answered."""
 
-import base64
 import json
 import re
 import subprocess
@@ -16,15 +15,11 @@ from ludus.report.make import make_report
 from ludus.report.performance import performance_report, training_summary, write_summaries
 from ludus.report.story import Story
 from ludus.report.verdict import verdict
-from run_folders import evaluation_row, full_rows, learning_rows, make_run, train_row
+from run_folders import evaluation_row, full_rows, learning_rows, make_run, train_row, unpacked
 
 
 def story(path, rows, **options) -> Story:
     return Story.read(make_run(path / "run", rows, **options))
-
-
-def unpacked(values) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(values["bdata"]), "<f8") if isinstance(values, dict) else np.array(values)
 
 
 # --- the verdict ---
@@ -226,7 +221,9 @@ def run(tmp_path, monkeypatch, capsys):
 @pytest.mark.requirement("S4.22")
 def test_the_command_writes_the_page_and_says_where(run, tmp_path):
     make_run(tmp_path / "runs" / "a", learning_rows(30))
-    assert run("report", "runs/a") == run("report") == (0, "runs/a/report/index.html\n", "")
+    assert (
+        run("report", "runs/a", "--no-images") == run("report", "--no-images") == (0, "runs/a/report/index.html\n", "")
+    )
     names = {path.name for path in (tmp_path / "runs" / "a" / "report").iterdir()}
     assert names == {"index.html", "performance_report.json", "training_summary.json"}
     page = (tmp_path / "runs/a/report/index.html").read_text()
@@ -237,16 +234,16 @@ def test_the_command_writes_the_page_and_says_where(run, tmp_path):
 def test_several_runs_are_reported_beside_them(run, tmp_path):
     for seed in (0, 1):
         make_run(tmp_path / "runs" / f"{seed}", learning_rows(30), seed=seed)
-    code, out, _ = run("report", "runs/0", "runs/1")
+    code, out, _ = run("report", "runs/0", "runs/1", "--no-images")
     assert code == 0 and out.strip() == str(tmp_path / "runs" / "report" / "index.html")
-    assert run("report", "runs/0", "runs/1", "--output", "here.html")[1] == "here.html\n"
+    assert run("report", "runs/0", "runs/1", "--output", "here.html", "--no-images")[1] == "here.html\n"
     assert not (tmp_path / "runs" / "0" / "report").exists()
 
 
 @pytest.mark.parametrize("rows", [[], [train_row(1)], [evaluation_row(1, 3.0)]], ids=["nothing", "train", "evaluation"])
 def test_whatever_can_be_shown_is_shown(run, tmp_path, rows):
     make_run(tmp_path / "a", rows, status="running")
-    assert run("report", "a")[0] == 0
+    assert run("report", "a", "--no-images")[0] == 0
     page = (tmp_path / "a/report/index.html").read_text().partition("<script")[0]
     assert ("no row yet" in page) == (rows == []) and "killed" in page
 
@@ -255,7 +252,7 @@ def test_damaged_lines_are_left_out_and_told(run, tmp_path):
     path = make_run(tmp_path / "a", learning_rows(30))
     with (path / "metrics.jsonl").open("a") as file:
         file.write('nonsense\n{"kind": "train", "steps": 1')
-    assert run("report", "a")[0] == 0
+    assert run("report", "a", "--no-images")[0] == 0
     assert "1 damaged lines of the journal were left out" in (path / "report/index.html").read_text()
 
 
@@ -265,7 +262,7 @@ def test_values_of_the_wrong_kind_do_not_end_a_report(run, tmp_path):
     listed = {"episode_returns": ["a", None, 3], "histogram/gradient": [1], "value_loss": 1e308}
     rows = [train_row(1, **strange), train_row(2, **listed), *learning_rows(20)[2:], {"kind": "other"}, {"kind": 3}]
     make_run(tmp_path / "a", rows, identity={"versions": 3, "devices": "cpu", "resumed": [1, {}]})
-    code, _, err = run("report", "a")
+    code, _, err = run("report", "a", "--no-images")
     assert (code, err) == (0, "")
 
 
@@ -284,11 +281,11 @@ def test_mistakes_are_one_line(run, tmp_path):
 
 def test_a_report_needs_no_jax(tmp_path):
     make_run(tmp_path / "a", learning_rows(30))
-    code = "import sys; from ludus.cli import main; main(['report', 'a']); print('jax' in sys.modules)"
+    code = "import sys; from ludus.cli import main; main(['report', 'a', '--no-images']); print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_the_same_run_gives_the_same_page(tmp_path):
     path = make_run(tmp_path / "a", full_rows(50))
-    assert make_report([path]).read_bytes() == make_report([path]).read_bytes()
+    assert make_report([path]).page.read_bytes() == make_report([path]).page.read_bytes()

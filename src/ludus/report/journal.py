@@ -3,23 +3,22 @@
 A journal may have a million rows. It is read block by block; a line that cannot be read is counted and left out.
 """
 
-import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ludus.report.numbers import Lines, Rows, read_alike
 from ludus.tracking.run_folder import JOURNAL
 from ludus.types import LudusError
 
 BLOCK = 4 << 20
 """Bytes read at once."""
 KINDS = ("train", "evaluation")
-NUMBERS = {float, type(None)}
-"""What a column of numbers is made of, most often; an integer may be too long for a float and is looked at alone."""
 
 
 @dataclass
@@ -57,81 +56,108 @@ class Journal:
 
 def read(run: str | Path) -> Journal:
     """Read the journal of a run; a last line that is not finished yet is not there yet."""
-    blocks: dict[str, list[tuple[int, dict[str, np.ndarray], dict[str, list]]]] = {kind: [] for kind in KINDS}
+    parts: dict[str, list[Table]] = {kind: [] for kind in KINDS}
     damaged = 0
-    for lines in _blocks(Path(run) / JOURNAL):
-        rows, bad = _rows(lines)
-        damaged += bad
+    for text in _blocks(Path(run) / JOURNAL):
+        block = Block(text)
+        damaged += block.damaged
         for kind in KINDS:
-            chosen = [row for row in rows if row.get("kind") == kind]
-            if chosen:
-                blocks[kind].append(_columns(chosen))
-    train, evaluation = (_joined(blocks[kind]) for kind in KINDS)
+            parts[kind].append(block.table(kind))
+    train, evaluation = (_joined([part for part in parts[kind] if part.rows]) for kind in KINDS)
     return Journal(train, evaluation, damaged)
 
 
-def _blocks(path: Path) -> Iterator[list[bytes]]:
+def _blocks(path: Path) -> Iterator[bytes]:
     """Yield the complete lines of a file, some at a time."""
     try:
         with path.open("rb") as file:
             rest = b""
             while block := file.read(BLOCK):
-                *lines, rest = (rest + block).split(b"\n")
-                yield [line for line in lines if line.strip()]
+                whole, end, rest = (rest + block).rpartition(b"\n")
+                if end:
+                    yield whole + end
     except OSError as error:
         raise LudusError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _rows(lines: list[bytes]) -> tuple[list[dict[str, Any]], int]:
-    """Return the rows that lines hold, and how many hold none."""
+class Block:
+    """Some lines of a journal: those that are alike read together, the others one by one."""
+
+    def __init__(self, text: bytes):
+        """Read them."""
+        self.lines = Lines(text)
+        self.kinds = np.full(len(self.lines), -1)
+        self.columns: dict[str, np.ndarray] = {}
+        self.objects: dict[str, list[tuple[int, Any]]] = {}
+        self.damaged = 0
+        for alike in self.lines.shapes().values():
+            rows = read_alike(self.lines, alike)
+            if rows is not None:
+                self._take_all(rows)
+            for i in alike if rows is None else sorted(set(alike) - set(rows.lines.tolist())):
+                self._take_one(i)
+
+    def table(self, kind: str) -> Table:
+        """Return the rows of one kind, in their order."""
+        chosen = np.flatnonzero(self.kinds == KINDS.index(kind))
+        columns = {name: column[chosen] for name, column in self.columns.items()}
+        columns = {name: column for name, column in columns.items() if not np.isnan(column).all()}
+        place = {int(line): i for i, line in enumerate(chosen)} if self.objects else {}
+        objects = {}
+        for name, found in self.objects.items():
+            theirs = sorted(((place[i], value) for i, value in found if i in place), key=itemgetter(0))
+            objects |= {name: theirs} if theirs else {}
+        return Table(len(chosen), columns, objects)
+
+    def _column(self, name: str) -> np.ndarray:
+        if name not in self.columns:
+            self.columns[name] = np.full(len(self.lines), np.nan)
+        return self.columns[name]
+
+    def _take_all(self, rows: Rows) -> None:
+        kind = rows.constants.get("kind")
+        self.kinds[rows.lines] = KINDS.index(kind) if kind in KINDS else -1
+        for name, values in rows.numbers.items():
+            self._column(name)[rows.lines] = values
+        for name, value in rows.constants.items():
+            if isinstance(value, bool):
+                self._column(name)[rows.lines] = value
+
+    def _take_one(self, i: int) -> None:
+        line = self.lines[i]
+        if not line.strip():
+            return
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            self.damaged += 1
+            return
+        kind = row.get("kind")
+        self.kinds[i] = KINDS.index(kind) if isinstance(kind, str) and kind in KINDS else -1
+        for name, value in row.items():
+            if isinstance(value, int | float):
+                self._column(name)[i] = _number(value)
+            elif isinstance(value, list | dict):
+                self.objects.setdefault(name, []).append((i, value))
+
+
+def _number(value: float) -> float:
     try:
-        found = json.loads(b"[" + b",".join(lines) + b"]")  # one call for all: a third less time
-    except (ValueError, RecursionError):
-        found = list(map(_row, lines))
-    if len(found) != len(lines):
-        found = list(map(_row, lines))  # a line that holds several values, or the halves of one
-    rows = [row for row in found if isinstance(row, dict)]
-    return rows, len(lines) - len(rows)
-
-
-def _row(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _columns(rows: list[dict[str, Any]]) -> tuple[int, dict[str, np.ndarray], dict[str, list]]:
-    names = dict.fromkeys(itertools.chain.from_iterable(rows))
-    columns, objects = {}, {}
-    for name in names:
-        values = [row.get(name) for row in rows]
-        if set(map(type, values)) <= NUMBERS:
-            columns[name] = np.array(values, np.float64)  # None becomes NaN
-            continue
-        columns[name] = np.array([_number(value) for value in values], np.float64)
-        objects[name] = [(i, value) for i, value in enumerate(values) if isinstance(value, list | dict)]
-        if not np.isfinite(columns[name]).any():
-            del columns[name]
-    return len(rows), columns, {name: found for name, found in objects.items() if found}
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value) if isinstance(value, int | float) else np.nan
-    except OverflowError:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
         return np.nan
 
 
-def _joined(blocks: list[tuple[int, dict[str, np.ndarray], dict[str, list]]]) -> Table:
-    sizes = [size for size, _, _ in blocks]
-    starts = [0, *itertools.accumulate(sizes)]
-    table = Table(sum(sizes))
-    names = dict.fromkeys(itertools.chain.from_iterable(columns for _, columns, _ in blocks))
-    for name in names:
-        parts = [columns.get(name, np.full(size, np.nan)) for size, columns, _ in blocks]
-        table.columns[name] = np.concatenate(parts)
-    for start, (_, _, objects) in zip(starts, blocks, strict=False):
-        for name, found in objects.items():
-            table.objects.setdefault(name, []).extend((start + row, value) for row, value in found)
-    return table
+def _joined(parts: list[Table]) -> Table:
+    """Put tables one below the other."""
+    whole = Table(sum(part.rows for part in parts))
+    for name in dict.fromkeys(name for part in parts for name in part.columns):
+        whole.columns[name] = np.concatenate([part.column(name) for part in parts])
+    start = 0
+    for part in parts:
+        for name, found in part.objects.items():
+            whole.objects.setdefault(name, []).extend((start + row, value) for row, value in found)
+        start += part.rows
+    return whole

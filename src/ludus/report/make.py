@@ -3,12 +3,14 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ludus import files
-from ludus.report import figures, overlays
+from ludus.report import behaviour, figures, images, overlays
 from ludus.report.comparison import compared
+from ludus.report.drawing import Figure
 from ludus.report.page import comparison_page, run_page
 from ludus.report.performance import FOLDER, write_summaries
 from ludus.report.story import Story
@@ -17,32 +19,47 @@ from ludus.types import LudusError
 PAGE = "index.html"
 
 
-def make_report(runs: Sequence[Path], output: Path | None = None) -> Path:
-    """Write the report of one run, or of several beside each other; return where the page is."""
+class Report(NamedTuple):
+    """Where a page was written, and what is on it."""
+
+    page: Path
+    figures: list[Figure]
+    steps: int
+    """Environment steps of the longest run."""
+
+    def write_images(self) -> list[Path]:
+        """Write the pictures that users know by name beside the page; LudusError if no Chromium can draw them."""
+        return images.write_images(self.figures, self.page.parent / images.FOLDER, self.steps)
+
+
+def make_report(runs: Sequence[Path], output: Path | None = None) -> Report:
+    """Write the report of one run, or of several beside each other."""
     if not runs:
         raise LudusError("no run given; a report needs at least one run folder")
     stories = [Story.read(run) for run in dict.fromkeys(runs)]
-    for story in stories:
-        _ = story.journal  # what cannot be read is said before anything is written
+    steps = max(int(story.total("steps") or 0) for story in stories)
     place = output or _default(stories)
-    if place.is_dir():
-        place /= PAGE
+    place = place / PAGE if place.is_dir() else place
     with np.errstate(all="ignore"):  # a loss may be too large to be squared; what is not known is not drawn
-        page = _page(stories)
+        drawn, page = _one(stories[0]) if len(stories) == 1 else _several(stories)
     try:
         files.make_folder(place.parent)
         files.write_whole(place, page.encode())
     except OSError as error:
         raise LudusError(f"{place}: cannot be written ({error.strerror or error})") from error
-    return place
+    return Report(place, drawn, steps)
 
 
-def _page(stories: Sequence[Story]) -> str:
-    if len(stories) == 1:
-        write_summaries(stories[0])
-        return run_page(stories[0], figures.draw(stories[0]))
+def _one(story: Story) -> tuple[list[Figure], str]:
+    write_summaries(story)
+    drawn = [*figures.draw(story), *behaviour.draw(story)]
+    return drawn, run_page(story, drawn)
+
+
+def _several(stories: Sequence[Story]) -> tuple[list[Figure], str]:
     comparison = compared(stories)
-    return comparison_page(comparison, overlays.draw(comparison))
+    drawn = overlays.draw(comparison)
+    return drawn, comparison_page(comparison, drawn)
 
 
 def _default(stories: Sequence[Story]) -> Path:

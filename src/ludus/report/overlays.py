@@ -143,7 +143,7 @@ def _heat_map(comparison: Comparison, x: str, y: str, score: str) -> Panel:
     }
     heat |= {"texttemplate": "%{text}", "colorscale": "Viridis", "xgap": 2, "ygap": 2, "hoverongaps": False}
     axes = {"xaxis": {"type": "category", "tickformat": None}, "yaxis": {"type": "category", "tickformat": None}}
-    key = f"heatmap/{x}/{y}"
+    key = f"sweep/{x}/{y}"
     return Panel(key, f"{score.capitalize()}: {y} against {x}", [heat], x=x, y=y, layout=axes)
 
 
@@ -171,4 +171,4 @@ def _ladder(comparison: Comparison, name: str, score: str) -> Panel:
     trace: Trace = {"type": "scatter", "mode": "lines+markers", "name": score, "x": [label for label, _ in there]}
     trace |= {"y": packed(values), "error_y": reach, "line": {"color": colour(0)}, "marker": {"size": 9}}
     axis = {"xaxis": {"type": "category", "tickformat": None}}
-    return Panel(f"ladder/{name}", f"{score.capitalize()} against {name}", [trace], x=name, y=score, layout=axis)
+    return Panel(f"sweep/{name}", f"{score.capitalize()} against {name}", [trace], x=name, y=score, layout=axis)

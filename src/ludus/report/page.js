@@ -92,8 +92,8 @@
       const place = document.createElement("div");
       document.body.append(place);
       const size = { width: 720, height: 420 };
-      const whole = merged(layout(panel), { ...size, title: { text: panel.title, font: { size: 15 }, x: 0.02, xanchor: "left" },
-        margin: { t: 64 }, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" });
+      const whole = merged(layout(panel), { ...size, margin: { t: 84 },
+        title: { text: panel.title, font: { size: 15 }, x: 0.02, xanchor: "left", y: 0.98, yanchor: "top" }, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" });
       await Plotly.newPlot(place, panel.traces, whole, { staticPlot: true });
       made[panel.id] = await Plotly.toImage(place, { format: "png", scale: 1.5, ...size });
       Plotly.purge(place);

@@ -1,6 +1,5 @@
 """What is drawn of a long series, and what is computed from it on the way. NaN stands for what is not known."""
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +19,12 @@ def thin(values: np.ndarray) -> np.ndarray:
     known = np.flatnonzero(np.isfinite(values))
     if len(known) <= MOST_POINTS:
         return known
-    edges = np.linspace(0, len(known), BUCKETS + 1).astype(int)
-    buckets = [known[low:high] for low, high in itertools.pairwise(edges)]
-    lowest = [bucket[np.argmin(values[bucket])] for bucket in buckets]
-    highest = [bucket[np.argmax(values[bucket])] for bucket in buckets]
-    return np.unique(np.concatenate([lowest, highest, known[[0, -1]]]))
+    size = -(-len(known) // BUCKETS)
+    empty = np.full(-len(known) % size, np.nan)
+    buckets = np.concatenate([values[known], empty]).reshape(-1, size)
+    first = np.arange(len(buckets)) * size
+    lowest, highest = np.nanargmin(buckets, axis=1), np.nanargmax(buckets, axis=1)
+    return known[np.unique(np.concatenate([first + lowest, first + highest, [0, len(known) - 1]]))]
 
 
 class Rolling(NamedTuple):
@@ -76,9 +76,10 @@ def trend(x: np.ndarray, y: np.ndarray) -> Trend | None:
     if len(x) < 3 or np.ptp(x) == 0:
         return None
     dx, dy = x - x.mean(), y - y.mean()
-    slope = float(dx @ dy / (dx @ dx))
+    spread = float((dx * dx).sum())
+    slope = float((dx * dy).sum()) / spread
     residual = dy - slope * dx
-    error = float(np.sqrt(residual @ residual / (len(x) - 2) / (dx @ dx)))
+    error = float(np.sqrt((residual * residual).sum() / (len(x) - 2) / spread))
     t = slope / error if error > 1e-12 * abs(slope) else np.copysign(np.inf, slope) if slope else 0.0
     return Trend(slope, float(y.mean() - slope * x.mean()), float(t))
 
