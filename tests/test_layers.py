@@ -1,6 +1,7 @@
 """Who may import whom, which names are public, and what `import ludus` needs."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,7 @@ FOREIGN = {
 }
 
 
+@functools.cache
 def modules() -> dict[str, ast.Module]:
     files = [path for path in SOURCE.rglob("*.py") if "conf" not in path.parts]
     names = {path: ".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in files}

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from ludus import cli
-from ludus.report import behaviour, figures, images, overlays
+from ludus.report import behaviour, figures, images, several
 from ludus.report.comparison import compared
 from ludus.report.episode import About, Episode, write_episode
 from ludus.report.make import make_report
@@ -26,7 +26,7 @@ def test_every_named_picture_has_its_panels(tmp_path):
     run = Story.read(make_run(tmp_path / "run", full_rows(60)))
     found = images.documents(figures.draw(run), 61_440)
     sweep = [make_run(tmp_path / str(g), [evaluation_row(1, g)], gamma=g) for g in (0.9, 0.99)]
-    found |= images.documents(overlays.draw(compared(list(map(Story.read, sweep)))), 1024)
+    found |= images.documents(several.draw(compared(list(map(Story.read, sweep)))), 1024)
     assert set(found) == {
         "episode_progress/step_61440", "loss_curves/step_61440", "gradient_flow/step_61440",
         "kl_divergence/step_61440", "learning_analysis/advanced_learning_curves",

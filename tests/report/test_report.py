@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ludus import cli
-from ludus.report import figures, overlays
+from ludus.report import figures, several
 from ludus.report.comparison import compared
 from ludus.report.make import make_report
 from ludus.report.performance import performance_report, training_summary, write_summaries
@@ -187,7 +187,7 @@ def test_a_sweep_has_a_heat_map(tmp_path):
                 stories.append(
                     Story.read(make_run(path, [evaluation_row(1, value)], seed=seed, gamma=gamma, learning_rate=rate))
                 )
-    [panel] = overlays.heat_maps(compared(stories))
+    [panel] = several.heat_maps(compared(stories))
     [heat] = panel.traces
     assert panel.x == "algorithm.gamma" and panel.y == "algorithm.learning_rate"
     assert (heat["x"], heat["y"]) == (["0.9", "0.99"], ["0.0001", "0.001"])
@@ -196,7 +196,7 @@ def test_a_sweep_has_a_heat_map(tmp_path):
 
 def test_curves_of_seeds_are_their_interquartile_mean(tmp_path):
     paths = [make_run(tmp_path / f"{i}", [evaluation_row(1, i), evaluation_row(3, 10.0 + i)], seed=i) for i in range(5)]
-    drawn = {each.key: each for each in overlays.draw(compared(list(map(Story.read, paths))))}
+    drawn = {each.key: each for each in several.draw(compared(list(map(Story.read, paths))))}
     traces = {trace["name"]: trace for panel in drawn["returns"].panels for trace in panel.traces if "name" in trace}
     middle = traces["A (5 seeds)"]
     assert unpacked(middle["x"])[[0, -1]].tolist() == [1024, 3072]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ludus import files
-from ludus.report import behaviour, figures, images, overlays
+from ludus.report import behaviour, figures, images, several
 from ludus.report.comparison import compared
 from ludus.report.drawing import Figure
 from ludus.report.page import comparison_page, run_page
@@ -58,7 +58,7 @@ def _one(story: Story) -> tuple[list[Figure], str]:
 
 def _several(stories: Sequence[Story]) -> tuple[list[Figure], str]:
     comparison = compared(stories)
-    drawn = overlays.draw(comparison)
+    drawn = several.draw(comparison)
     return drawn, comparison_page(comparison, drawn)
 
 
