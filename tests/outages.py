@@ -9,15 +9,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ludus.keeping import CheckpointOptions
+import ludus
 from ludus.tracking.mlflow.tracker import MLflowTracker
 from ludus.tracking.run_folder import read_identity, read_journal
-from ludus.tracking.tracker import TrackingOptions
 from mlflow_server import Proxy, Reader
-from resume_runs import trainer
 
 MODES = {"refuse": 0.0, "error": 0.0, "hang": 0.0, "slow": 12.0, "lost": 0.0, "auth": 0.0, "pass": 0.0}
 KINDS = ("at the start", "in the middle", "comes and goes", "all the time")
+ALGORITHM = ludus.PPO(batch_size=8192, minibatch_size=256, epochs_per_update=10)
+"""Some ten iterations in a second, as many runs make."""
 SECONDS = 12.0
 MOST_SHARE = 0.01
 """Of the time that a run takes, calls of its tracker may take so much."""
@@ -70,15 +70,16 @@ def outage(seed: int, server: str, reader: Reader, folder: Path) -> dict[str, An
             proxy.set(mode, MODES[mode])
 
     run = folder / f"outage-{seed}"
-    options = {"tracking": TrackingOptions(mlflow=True, tensorboard=False), "checkpoint": CheckpointOptions()}
-    made = trainer("ppo jax", run, eval_frequency=0, **options)
+    env = ludus.make_env("jax:CartPole-v1", 8)
+    made = ludus.Trainer(ALGORITHM, env, run_dir=run, seed=seed, eval_frequency=0, verbose=False)
+    made.final_episodes = 0
     tracker = Timed(lambda text: None)
     made.record.trackers = [tracker]
     thread = threading.Thread(target=misbehave)
     row: dict[str, Any] = {"seed": seed, "kind": kind, "plan": plan, "failure": None}
     try:
         thread.start()
-        result = made.train(max_seconds=SECONDS)
+        result = made.train(max_seconds=SECONDS)  # its compilation included
         row |= {"rows": result.iterations, "share": round(tracker.seconds / result.seconds, 5)}
         if row["share"] > MOST_SHARE:
             row["failure"] = f"{row['share']:.1%} of the time was spent in the tracker"

@@ -186,6 +186,9 @@ def test_rows_that_came_out_differently_are_another_mlflow_run(tmp_path, proxy, 
     assert new.data.tags["ludus.continues"] == old.info.run_id
     assert len(reader.points(old, "avg_reward")) == 30
     assert_complete(reader, run)
+    reader.client.delete_run(new.info.run_id)
+    done = command("track", str(run.path))
+    assert done.returncode == 2 and f"was deleted at {proxy.uri}" in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.requirement("S1.25")

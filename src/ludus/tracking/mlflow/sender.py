@@ -10,7 +10,7 @@ from ludus import __version__
 from ludus.tracking.mlflow.cursor import Batch, Cursor, CursorFiles, digest
 from ludus.tracking.mlflow.follower import Follower, TakenBackError
 from ludus.tracking.mlflow.names import Metric, Translator, default_experiment, parameters
-from ludus.tracking.mlflow.store import RUN_ID, Found, Store
+from ludus.tracking.mlflow.store import RUN_ID, Found, Store, StoreError
 from ludus.tracking.run_folder import CONFIG, IDENTITY, is_training, read_config, read_identity
 
 BATCH_METRICS = 900
@@ -72,7 +72,7 @@ class Sender:
         if cursor is None or cursor.uri != self.store.name:
             cursor = self._begun(self.store.experiment(self.experiment), None)
             self.files.save(cursor)
-        self._describe(self.store.get(cursor.run), cursor)
+        self._describe(self._known(cursor), cursor)
         self.store.set_status(cursor.run, "RUNNING")
         self._cursor, self._sent = cursor, self.files.sent(cursor)
         self._begin_again(cursor.started)
@@ -167,6 +167,14 @@ class Sender:
             self.store.log(self.cursor.run, [Metric(*metric) for metric in batch.metrics])
             self.files.add(self.cursor, batch)
             self._sent[batch.first :] = batch.digests
+
+    def _known(self, cursor: Cursor) -> Found:
+        """Return the run that the cursor names."""
+        try:
+            return self.store.get(cursor.run)
+        except StoreError as error:
+            hint = f"; to send the run anew, remove {self.files.folder}" if error.is_final else ""
+            raise StoreError(f"{error}{hint}", error.is_final) from None
 
     def _begun(self, experiment: str, continues: str | None) -> Cursor:
         """Return a cursor for a run of MLflow's that has no rows yet."""

@@ -111,7 +111,7 @@ class Store:
         with self.asking():
             found = self.client.get_run(run)
         if found.info.lifecycle_stage != "active":
-            raise StoreError(f"the run {run} or its experiment was deleted in MLflow", is_final=True)
+            raise StoreError(f"the run {run} was deleted at {self.name}; restore it there", is_final=True)
         return _found(found)
 
     def best(self, experiment: str, metric: str, most: int) -> list[dict[str, Any]]:

@@ -21,13 +21,13 @@ MODULE = "ludus.track"
 
 
 class Patience(NamedTuple):
-    """How long the end of a run waits, in seconds: for a sign of life, and in all."""
+    """How long the end of a run waits, in seconds: for a sign of life, and in all, unless it is asked for more."""
 
     sign: float
     most: float
 
 
-PATIENCE = {"finished": Patience(30.0, 600.0)}
+PATIENCE = {"finished": Patience(30.0, 60.0)}
 HURRY = Patience(10.0, 15.0)
 """For a run that was interrupted or failed: somebody wants to leave."""
 SILENT_SECONDS = 2.0
@@ -99,7 +99,8 @@ class MLflowTracker:
         limit, deadline = now + patience.most, now + patience.sign
         while self._process is not None and (left := min(deadline, limit) - time.monotonic()) > 0:
             if (asked := self._hear(left)) is not None:
-                deadline = time.monotonic() + max(patience.sign, asked)
+                now = time.monotonic()
+                deadline, limit = now + max(patience.sign, asked), max(limit, now + asked)
 
     @property
     def _later(self) -> str:
