@@ -92,7 +92,7 @@ class Follow:
 
     def _worked(self) -> float:
         if self.trouble:
-            self.tell(say=f"MLflow: {self.sender.store.name} answers again")
+            self.tell(say=f"MLflow at {self.sender.store.name}: works again")
         if not self._is_announced:
             self._is_announced = True
             self.tell(say=f"MLflow: experiment {self.sender.experiment} at {self.sender.store.name}")
@@ -101,7 +101,7 @@ class Follow:
 
     def _failed(self, error: StoreError) -> None:
         if self.trouble is None:
-            self.tell(say=f"MLflow: {error}; training goes on, the journal has it all")
+            self.tell(say=f"{error}; training goes on, and the journal has it all")
         self.trouble = error
         self._next_try = time.monotonic() + self._pause
         self._pause = min(LONGEST_PAUSE, 2 * self._pause)
@@ -118,8 +118,8 @@ def follow(run: Path, lifeline: int, tell: Tell) -> None:
             state.attempt()
         state.finish()
         if state.trouble:
-            rows = state.sender.missing()
-            tell(say=f"MLflow: {rows:,} rows have not arrived; ludus track {run} sends the rest later")
+            missing = f"{rows:,} rows have" if (rows := state.sender.missing()) else "files and results have"
+            tell(say=f"MLflow: {missing} not arrived; ludus track {run} sends the rest later")
 
 
 def track(run: Path) -> str:
@@ -156,7 +156,12 @@ def _published(sender: Sender, progress: Callable[[], None]) -> str | None:
         return None
     from ludus.publish import publish
 
-    return publish(sender, progress)
+    try:
+        return publish(sender, progress)
+    except StoreError:
+        raise
+    except LudusError as error:  # such as a network of the user's own, which is not here
+        return f"MLflow: the policy is no model there ({error})"
 
 
 @contextlib.contextmanager

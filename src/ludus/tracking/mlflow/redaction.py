@@ -11,6 +11,15 @@ TELLING = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_K
 SHORTEST = 4
 """A shorter value would be found inside ordinary words."""
 MOST_CHARACTERS = 300
+REASONS = {
+    "Connection refused": "nobody listens there",
+    "NameResolutionError": "no such host is known",
+    "timed out": "it does not answer in time",
+    "Remote end closed": "it ended the connection without an answer",
+    r"too many (\d+) error responses": r"it answers with error \1",
+    r"failed with error code (\d+)": r"it answers with error \1",
+}
+"""What a long message of the HTTP libraries comes to."""
 
 
 def without_credentials(uri: str) -> str:
@@ -25,3 +34,11 @@ def redacted(text: str) -> str:
         if TELLING.search(name) and len(value) >= SHORTEST:
             line = line.replace(value, "***").replace(quote(value, safe=""), "***")
     return without_credentials(line)[:MOST_CHARACTERS]
+
+
+def reason(error: Exception) -> str:
+    """Return why something failed, in few words, without any secret."""
+    for pattern, words in REASONS.items():
+        if match := re.search(pattern, str(error)):
+            return match.expand(words)
+    return redacted(str(error))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ludus import files
 from ludus.tracking.mlflow.names import Metric
-from ludus.tracking.mlflow.redaction import redacted, without_credentials
+from ludus.tracking.mlflow.redaction import reason, without_credentials
 from ludus.types import LudusError
 
 URI = "MLFLOW_TRACKING_URI"
@@ -188,11 +188,10 @@ class Store:
         except LudusError:
             raise
         except ImportError as error:
-            raise StoreError(f"MLflow cannot be imported ({redacted(str(error))})", is_final=True) from None
+            raise StoreError(f"MLflow cannot be imported ({reason(error)})", is_final=True) from None
         except Exception as error:  # MLflow lets errors of many libraries through
             code = getattr(error, "error_code", "")
-            text = f"MLflow at {self.name} does not take it ({redacted(str(error))})"
-            raise StoreError(text, is_final=code in FOR_GOOD) from None
+            raise StoreError(f"MLflow at {self.name}: {reason(error)}", is_final=code in FOR_GOOD) from None
 
 
 def _found(run: Any) -> Found:
