@@ -68,6 +68,20 @@ def opened(browser, full):
     visitor.leave()
 
 
+def film(path, width: int) -> None:
+    """Write a film of ten frames."""
+    import av
+
+    path.parent.mkdir(exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=10)
+        stream.width, stream.height, stream.pix_fmt = width, 48, "yuv420p"
+        for i in range(10):
+            frame = av.VideoFrame.from_ndarray(np.full((48, width, 3), 20 * i, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
 def until(page, expression: str) -> None:
     """Wait until something is so; the page's own policy forbids to leave the waiting to the browser."""
     for _ in range(200):
@@ -85,6 +99,8 @@ def asks(url: str, path) -> bool:
 def full(tmp_path_factory):
     """A run that journals everything, and its page."""
     run = make_run(tmp_path_factory.mktemp("page") / "run", full_rows(120))
+    film(run / "videos" / "pi_ckpt1.mp4", 32)
+    film(run / "videos" / "final.mp4", 64)
     return run, make_report([run]).page
 
 
@@ -125,6 +141,11 @@ def test_hovering_tells_the_value_and_the_legend_hides_a_curve(opened):
     page.mouse.move(5, 5)
     plot.locator(".legendtoggle").nth(1).click()
     until(page, "document.getElementById('panel-returns')._fullData.some(trace => trace.visible === 'legendonly')")
+
+
+def test_the_newest_policy_is_shown_at_play(opened):
+    until(opened, "document.querySelector('video').videoWidth === 64")
+    assert "final.mp4, one of 2" in opened.inner_text("#film")
 
 
 POINT = """(id) => {

@@ -289,3 +289,45 @@ def test_a_report_needs_no_jax(tmp_path):
 def test_the_same_run_gives_the_same_page(tmp_path):
     path = make_run(tmp_path / "a", full_rows(50))
     assert make_report([path]).page.read_bytes() == make_report([path]).page.read_bytes()
+
+
+def test_a_film_that_is_too_large_or_a_link_stays_outside(tmp_path, monkeypatch):
+    from ludus.report import page
+
+    run = make_run(tmp_path / "a", learning_rows(20))
+    (run / "videos").mkdir()
+    (tmp_path / "secret").write_bytes(b"secret")
+    (run / "videos" / "final.mp4").symlink_to(tmp_path / "secret")
+    assert "<video" not in make_report([run]).page.read_text()
+    (run / "videos" / "other.mp4").write_bytes(b"film")
+    assert 'src="data:video/mp4;base64,ZmlsbQ=="' in make_report([run]).page.read_text()
+    monkeypatch.setattr(page, "MOST_FILM", 3)
+    assert "<video" not in make_report([run]).page.read_text()
+
+
+def test_short_series_are_drawn_alone_and_longer_ones_smoothed_too(tmp_path):
+    short = story(tmp_path / "short", learning_rows(19))
+    long = story(tmp_path / "long", learning_rows(400))
+    for run, windows in ((short, []), (long, ["8"])):
+        panels = {panel.key: panel for each in figures.draw(run) for panel in each.panels}
+        names = [trace["name"] for trace in panels["entropy"].traces]
+        assert re.findall(r"mean of (\d+)", " ".join(names)) == windows
+    smoothed = unpacked(panels["entropy"].traces[1]["y"])
+    assert smoothed[100] == pytest.approx(long.train.column("entropy")[93:101].mean())
+
+
+def test_actions_to_choose_from_are_bars_of_their_own(tmp_path):
+    rows = [train_row(i, **{"histogram/action": {"low": 0, "high": 3, "counts": [i, 2, 3]}}) for i in range(1, 4)]
+    panels = {panel.key: panel for each in figures.draw(story(tmp_path, rows)) for panel in each.panels}
+    [bars] = panels["histogram/action"].traces
+    assert unpacked(bars["x"]).tolist() == [0, 1, 2] and unpacked(bars["y"]).tolist() == [3, 2, 3]
+    [heat] = panels["histogram/action/time"].traces
+    assert heat["y"] == [0, 1, 2]
+    assert np.array(heat["z"])[:, 0] == pytest.approx([1 / 6, 2 / 6, 3 / 6], abs=1e-4)
+
+
+def test_the_time_that_nobody_claimed_is_shown(tmp_path):
+    rows = [train_row(i, **{"seconds/update": 0.25, "seconds/compile": 0.5}) for i in (1, 2, 3, 4)]
+    panels = {panel.key: panel for each in figures.draw(story(tmp_path, rows)) for panel in each.panels}
+    [bars] = panels["time"].traces
+    assert dict(zip(bars["y"], bars["x"], strict=True)) == {"update": 1.0, "compile": 2.0, "the rest": 1.0}

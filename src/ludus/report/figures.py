@@ -33,6 +33,8 @@ NORMS = {
     "adam_second_moment_norm": "Adam's second moment",
 }
 """Norms that a journal may have for each layer, `<norm>/<layer>`, and what they are of."""
+NETWORKS = ("actor", "critic", "critics", "shared", "alpha")
+"""Names in the place of a layer's that stand for all layers of a network."""
 TIMES = ("environment", "act", "update", "transfer", "compile")
 """What a run may spend its time on, `seconds/<what>`."""
 FEWEST = 10
@@ -41,15 +43,18 @@ COUNTS = {"seq", "iteration", "steps", "episodes", "updates", "elapsed_seconds"}
 
 
 def smoothing(count: int) -> int:
-    """Return over how many points a series is smoothed: a fiftieth of it."""
-    return max(1, round(count / 50))
+    """Return over how many points a series is smoothed: a fiftieth of it, but five at least; few are not smoothed."""
+    return max(5, round(count / 50)) if count >= 20 else 1
 
 
-def smooth(x: np.ndarray, y: np.ndarray, hue: str, name: str = "smoothed") -> Trace:
-    """Draw the mean of the latest fiftieth of a series."""
-    kept = np.isfinite(y)
-    window = smoothing(int(kept.sum()))
-    return line(x[kept], rolling(y[kept], window).mean, f"{name} (mean of {window:,})", hue)
+def drawn_twice(x: np.ndarray, y: np.ndarray, name: str, column: str) -> list[Trace]:
+    """Draw a column as it is and, if it is long enough, smoothed: the mean of its latest fiftieth."""
+    known = np.isfinite(y)
+    window = smoothing(int(known.sum()))
+    if window == 1:
+        return [raw(x, y, name, BLUE, column, width=2, opacity=1)]
+    mean = rolling(y[known], window).mean
+    return [raw(x, y, name, BLUE, column), line(x[known], mean, f"smoothed (mean of {window:,})", ORANGE)]
 
 
 TITLES = {
@@ -84,9 +89,7 @@ def scalar(story: Story, column: str, **options: object) -> Panel | None:
     if not np.isfinite(values).any():
         return None
     steps = story.train.column("steps")
-    traces = [raw(steps, values, "each iteration", BLUE, column)]
-    if np.isfinite(values).sum() > 30:
-        traces.append(smooth(steps, values, ORANGE))
+    traces = drawn_twice(steps, values, "each iteration", column)
     title, unit = titled(column)
     return Panel(column, title, traces, y=unit, **options)  # ty: ignore[invalid-argument-type]
 
@@ -118,7 +121,7 @@ def _returns(story: Story) -> Panel | None:
         low, high = train.column("episode_return_min"), train.column("episode_return_max")
         if np.isfinite(low).any() and np.isfinite(high).any():
             traces += band(steps, low, high, "lowest to highest", BLUE, "range")
-        traces += [raw(steps, means, "mean of an iteration", BLUE, "episode_return_mean"), smooth(steps, means, ORANGE)]
+        traces += drawn_twice(steps, means, "mean of an iteration", "episode_return_mean")
     traces += _evaluations(story)
     guides = [(story.target, f"target {story.target:,g}")] if story.target is not None and traces else []
     return Panel("returns", "Return", traces, y="return", guides=guides) if traces else None
@@ -183,10 +186,7 @@ def lengths(story: Story) -> Figure | None:
     values = train.column("episode_length_mean")
     traces: list[Trace] = []
     if np.isfinite(values).any():
-        traces += [
-            raw(steps, values, "mean of an iteration", BLUE, "episode_length_mean"),
-            smooth(steps, values, ORANGE),
-        ]
+        traces += drawn_twice(steps, values, "mean of an iteration", "episode_length_mean")
     evaluated = story.evaluation.column("eval_length_mean")
     if np.isfinite(evaluated).any():
         at = story.evaluation.column("steps")
@@ -309,6 +309,8 @@ def policy(story: Story) -> Figure | None:
 def gradient_flow(story: Story) -> Figure | None:
     """Draw the gradient that reaches each layer."""
     layers = _layers(story, "gradient_norm")
+    single = {name: values for name, values in layers.items() if name not in NETWORKS}
+    layers = single or layers
     if not layers:
         return None
     traces = []
@@ -331,12 +333,13 @@ def gradient_flow(story: Story) -> Figure | None:
 
 
 def _layers(story: Story, norm: str) -> dict[str, np.ndarray]:
+    """Return the norms of layers and whole networks: network by network, from the observation to the output."""
     found = {
         name.removeprefix(f"{norm}/"): values
         for name, values in story.train.columns.items()
         if name.startswith(f"{norm}/") and (values > 0).any()
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items(), key=lambda item: (item[0].partition("_")[0], "head" in item[0], item[0])))
 
 
 def _norm_panel(story: Story, norm: str, what: str) -> Panel | None:
@@ -382,9 +385,9 @@ def _histograms(story: Story, prefix: str, what: str) -> list[Panel]:
             continue
         label = f"{what}{name.removeprefix(prefix)}"
         _, edges, counts = made[-1]
-        panels.append(Panel(name, f"Latest {label}", [bars(edges, counts, what, BLUE)], x=what, y="count"))
+        panels.append(_latest(name, label, what, edges, counts))
         if len(made) > 1:
-            panels.append(_over_time(story, name, label, made[:: max(1, len(made) // 200)]))
+            panels.append(_over_time(story, name, label, made[:: max(1, len(made) // 200)], is_log=what == "gradient"))
     return panels
 
 
@@ -401,7 +404,21 @@ def _bins(value: dict) -> tuple[np.ndarray, np.ndarray]:
     return np.linspace(low, high if high > low else low + 1.0, len(counts) + 1), counts
 
 
-def _over_time(story: Story, name: str, label: str, made: list[tuple[int, np.ndarray, np.ndarray]]) -> Panel:
+def _is_whole(edges: np.ndarray) -> bool:
+    """Tell whether there is a bin for each of a few whole numbers: actions to choose from."""
+    return len(edges) <= 33 and bool(np.array_equal(edges, np.round(edges)) and np.all(np.diff(edges) == 1))
+
+
+def _latest(key: str, label: str, what: str, edges: np.ndarray, counts: np.ndarray) -> Panel:
+    if not _is_whole(edges):
+        return Panel(key, f"Latest {label}", [bars(edges, counts, what, BLUE)], x=what, y="count")
+    trace = bars(edges - 0.5, counts, what, BLUE) | {"width": 0.8}
+    return Panel(key, f"Latest {label}", [trace], x=what, y="count", layout={"xaxis": {"dtick": 1}})
+
+
+def _over_time(
+    story: Story, key: str, label: str, made: list[tuple[int, np.ndarray, np.ndarray]], *, is_log: bool
+) -> Panel:
     """Draw histograms over time on one scale: each is spread over the bins that cover all of them."""
     low, high = min(edges[0] for _, edges, _ in made), max(edges[-1] for _, edges, _ in made)
     grid = np.linspace(low, high, max(len(counts) for _, _, counts in made) + 1)
@@ -409,14 +426,15 @@ def _over_time(story: Story, name: str, label: str, made: list[tuple[int, np.nda
     for _, edges, counts in made:
         below = np.concatenate([[0.0], np.cumsum(counts) / max(counts.sum(), 1.0)])
         shares.append(np.diff(np.interp(grid, edges, below)))
+    # Most entries of a gradient lie in one bin: only their logarithm shows the others.
+    drawn = np.log10(np.maximum(np.array(shares), 1e-4)) if is_log else np.array(shares)
     steps = story.train.column("steps")[[row for row, _, _ in made]]
-    heat = {"type": "heatmap", "x": steps.tolist(), "y": ((grid[:-1] + grid[1:]) / 2).tolist()}
-    heat |= {
-        "z": np.round(np.array(shares).T, 5).tolist(),
-        "colorscale": "Viridis",
-        "colorbar": {"title": {"text": "share"}},
-    }
-    return Panel(f"{name}/time", f"{label.capitalize()} over time", [heat], y=label)
+    whole = _is_whole(grid)
+    middles = grid[:-1] if whole else (grid[:-1] + grid[1:]) / 2
+    heat: Trace = {"type": "heatmap", "x": steps.tolist(), "y": middles.tolist(), "z": np.round(drawn.T, 5).tolist()}
+    heat |= {"colorscale": "Viridis", "colorbar": {"title": {"text": "log10 of share" if is_log else "share"}}}
+    layout = {"yaxis": {"dtick": 1}} if whole else {}
+    return Panel(f"{key}/time", f"{label.capitalize()} over time", [heat], y=label, layout=layout)
 
 
 # --- what it cost ---
@@ -447,6 +465,8 @@ def _time_spent(story: Story) -> Panel | None:
     totals = {name.removeprefix("seconds/"): float(np.nansum(story.train.column(name))) for name in named}
     if not any(totals.values()):
         return None
+    elapsed = story.total("elapsed_seconds") or 0.0
+    totals["the rest"] = max(0.0, elapsed - sum(totals.values()))
     order = ([name for name in TIMES if name in totals] + sorted(set(totals) - set(TIMES)))[::-1]
     trace: Trace = {
         "type": "bar",
@@ -476,7 +496,7 @@ FIGURES: tuple[Callable[[Story], Figure | None], ...] = (
 
 
 def draw(story: Story) -> list[Figure]:
-    """Draw all that a run has to show."""
+    """Draw all that a run's journal has to show."""
     made = [found for draw_one in FIGURES if (found := draw_one(story)) is not None]
     drawn = {
         trace["meta"]["column"] for each in made for panel in each.panels for trace in panel.traces if "meta" in trace

@@ -53,6 +53,7 @@ def make_report(runs: Sequence[Path], output: Path | None = None) -> Report:
 def _one(story: Story) -> tuple[list[Figure], str]:
     write_summaries(story)
     drawn = [*figures.draw(story), *behaviour.draw(story)]
+    drawn.sort(key=lambda figure: figure.key in ("throughput", "others"))  # what it cost and what is left come last
     return drawn, run_page(story, drawn)
 
 

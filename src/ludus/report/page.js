@@ -34,17 +34,23 @@
     const value = (name) => style.getPropertyValue(name).trim();
     return { ink: value("--ink"), quiet: value("--quiet"), rule: value("--rule"), raised: value("--raised") };
   }
+  function named(panel) {
+    return panel.traces.filter((trace) => trace.name && trace.showlegend !== false).length;
+  }
   function layout(panel) {
     const c = colours();
+    const isBelow = isNarrow() && named(panel) > 3; // there is no room above the curves for so many names
     const base = {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 56, r: 16, t: 12, b: 44 },
       font: { color: c.ink, size: isNarrow() ? 11 : 12, family: "system-ui, DejaVu Sans, sans-serif" },
       xaxis: axis(panel.x, c), yaxis: axis(panel.y, c), hovermode: "closest",
       hoverlabel: { bgcolor: c.raised, bordercolor: c.rule, font: { color: c.ink } },
-      showlegend: panel.traces.filter((trace) => trace.name && trace.showlegend !== false).length > 1,
-      legend: { orientation: "h", yanchor: "bottom", y: 1.0, xanchor: "left", x: 0, font: { size: 11 } },
+      showlegend: named(panel) > 1,
+      legend: isBelow ? { orientation: "h", yref: "container", yanchor: "bottom", y: 0, x: 0, font: { size: 11 } }
+        : { orientation: "h", yanchor: "bottom", y: 1.0, xanchor: "left", x: 0, font: { size: 11 } },
       dragmode: isTouch ? false : "zoom", shapes: [], annotations: [], bargap: 0.02,
     };
+    if (isBelow) base.margin.b = 44 + 19 * named(panel);
     if (panel.x === "environment steps") base.xaxis.tickformat = "~s";
     if (panel.log) { base.yaxis.type = "log"; }
     for (const [value, label] of panel.guides) {
@@ -59,6 +65,9 @@
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 
   function draw(panel) {
+    if (isNarrow() && named(panel) > 3) {
+      document.getElementById(panel.id).style.height = `${290 + 19 * named(panel)}px`;
+    }
     return Plotly.newPlot(panel.id, panel.traces, layout(panel), config);
   }
   function repaint() {
@@ -83,6 +92,8 @@
       await draw(panel);
       await new Promise((resolve) => setTimeout(resolve)); // the reader can scroll meanwhile
     }
+    const film = document.querySelector("video");
+    if (film && !window.matchMedia("(prefers-reduced-motion: reduce)").matches) film.play().catch(() => {});
     root.dataset.ready = "true";
   }
   async function picture() { // one PNG for each panel, as text that a headless browser prints

@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from ludus import __version__
+from ludus.files import read as read_file
 from ludus.report.comparison import Comparison, flat
 from ludus.report.drawing import Figure, Panel, colour
 from ludus.report.performance import steps_per_second
@@ -23,6 +24,10 @@ from ludus.report.tables import estimate_text, number, setting_text, shown
 from ludus.report.verdict import verdict
 from ludus.tracking.console import duration
 from ludus.types import LudusError
+
+FILMS = "videos"
+MOST_FILM = 4 << 20
+"""Bytes of a film that is put into the page."""
 
 
 def text(value: object) -> str:
@@ -40,9 +45,8 @@ def run_page(story: Story, figures: Sequence[Figure]) -> str:
     above = (
         f'<div class="verdict {word}"><strong>{text(judged.word.capitalize())}:</strong> {text(judged.evidence)}.</div>'
     )
-    above += _facts(story) + _notes(run_notes(story))
-    below = _table_section("settings", "Settings", [("setting", "value"), *_settings(story)])
-    return _page(f"{title} · {name}", head, above, figures, below)
+    above += _facts(story) + _notes(run_notes(story)) + _film(story)
+    return _page(f"{title} · {name}", head, above, figures, _settings(story))
 
 
 def comparison_page(comparison: Comparison, figures: Sequence[Figure]) -> str:
@@ -139,8 +143,31 @@ def _versions(story: Story) -> str | None:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def _settings(story: Story) -> list[tuple[str, str]]:
-    return [(name, setting_text(value)) for name, value in flat(story.run.config)]
+def _settings(story: Story) -> str:
+    cells = [
+        f"<div><dt>{text(name)}</dt><dd>{text(setting_text(value))}</dd></div>"
+        for name, value in flat(story.run.config)
+    ]
+    summary = "<summary>Settings</summary>"
+    return (
+        f'<section id="settings"><details open>{summary}<dl class="settings">{"".join(cells)}</dl></details></section>'
+    )
+
+
+def _film(story: Story) -> str:
+    """Show the agent at play, if a film of it is there and small enough to travel inside the page."""
+    films = sorted(
+        (story.run.path / FILMS).glob("*.mp4"), key=lambda path: (path.stem == "final", path.stat().st_mtime)
+    )
+    for film in reversed(films):
+        try:
+            data = base64.b64encode(read_file(film, MOST_FILM)).decode()
+        except OSError:  # a link, or too large
+            continue
+        about = f'<p class="about">{text(film.name)}, one of {len(films)} in {text(FILMS)}/.</p>'
+        shown_film = f'<video controls loop muted playsinline src="data:video/mp4;base64,{data}"></video>'
+        return f'<section id="film"><h2>At play</h2>{about}{shown_film}</section>'
+    return ""
 
 
 def _notes(notes: Sequence[str]) -> str:
@@ -184,7 +211,8 @@ in a legend to hide its curve.</footer>
 def opening(title: str, script: str, mode: str = "page") -> str:
     """Return the beginning of a page whose one script is this one."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
+    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+    policy += "img-src data: blob:; media-src data:"
     return f"""<!doctype html>
 <html lang="en" data-mode="{mode}">
 <head>
