@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint requirements lock
+.PHONY: help install train test lint docs requirements lock
 
 help:  ## Show what there is.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -37,10 +37,20 @@ lint: $(VENV)/.tests  ## Check style and types.
 	$(BIN)/ruff check .
 	$(BIN)/ty check src
 
+$(VENV)/.docs: requirements-docs.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.txt
+	touch $@
+
+# Diagrams are drawn in the browser by Mermaid; without npm they stay text.
+docs: $(VENV)/.docs  ## Build the docs site into site/.
+	@test -f docs/en/assets/mermaid.min.js || { mkdir -p docs/en/assets && cd docs/en/assets && npm pack --silent mermaid@12.3.0 >/dev/null 2>&1 && tar -xzf mermaid-12.3.0.tgz --strip-components=2 package/dist/mermaid.min.js && rm mermaid-12.3.0.tgz; } || { echo 'no npm here: diagrams will be shown as text'; : > docs/en/assets/mermaid.min.js; }
+	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet
+
 requirements: $(VENV)/.tests  ## Show which founding requirement is proven by which tests.
 	$(BIN)/python tests/requirements.py
 
 lock:  ## Pin all dependencies anew (needs uv).
 	uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-annotate -q -o requirements.txt
 	uv pip compile pyproject.toml --group test --group lint --universal --generate-hashes --no-header --no-annotate -q -o requirements-dev.txt
+	uv pip compile --group docs --universal --generate-hashes --no-header --no-annotate -q -o requirements-docs.txt
 	printf 'gymnax==1.0.1\npandas\nseaborn\nsix\n' | uv pip compile - --no-deps --universal --generate-hashes --no-header --no-annotate -q -o requirements-gymnax.txt
