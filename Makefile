@@ -29,7 +29,7 @@ $(VENV)/.tests: requirements-dev.txt requirements-gymnax.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	touch $@
 
-test: $(VENV)/.tests  ## Install what the tests need and run them.
+test: $(VENV)/.tests $(VENV)/.docs  ## Install what the tests need and run them.
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q -ra
 
 lint: $(VENV)/.tests  ## Check style and types.
@@ -41,10 +41,9 @@ $(VENV)/.docs: requirements-docs.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.txt
 	touch $@
 
-# Diagrams are drawn in the browser by Mermaid; without npm they stay text.
 docs: $(VENV)/.docs  ## Build the docs site into site/.
-	@test -f docs/en/assets/mermaid.min.js || { mkdir -p docs/en/assets && cd docs/en/assets && npm pack --silent mermaid@12.3.0 >/dev/null 2>&1 && tar -xzf mermaid-12.3.0.tgz --strip-components=2 package/dist/mermaid.min.js && rm mermaid-12.3.0.tgz; } || { echo 'no npm here: diagrams will be shown as text'; : > docs/en/assets/mermaid.min.js; }
-	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet
+	docs/site_assets.sh
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 requirements: $(VENV)/.tests  ## Show which founding requirement is proven by which tests.
 	$(BIN)/python tests/requirements.py
@@ -52,5 +51,5 @@ requirements: $(VENV)/.tests  ## Show which founding requirement is proven by wh
 lock:  ## Pin all dependencies anew (needs uv).
 	uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-annotate -q -o requirements.txt
 	uv pip compile pyproject.toml --group test --group lint --universal --generate-hashes --no-header --no-annotate -q -o requirements-dev.txt
-	uv pip compile --group docs --universal --generate-hashes --no-header --no-annotate -q -o requirements-docs.txt
+	uv pip compile --group docs -c requirements-dev.txt --universal --generate-hashes --no-header --no-annotate -q -o requirements-docs.txt
 	printf 'gymnax==1.0.1\npandas\nseaborn\nsix\n' | uv pip compile - --no-deps --universal --generate-hashes --no-header --no-annotate -q -o requirements-gymnax.txt

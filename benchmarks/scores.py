@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/scores.py --seeds 3 --results scores.jsonl
     .venv/bin/python benchmarks/scores.py --only BipedalWalker-v3/sac --seeds 1
-    .venv/bin/python benchmarks/scores.py --seeds 3 --table docs/scores.md --no-runs
+    .venv/bin/python benchmarks/scores.py --seeds 3 --table docs/en/scores.md --no-runs
 
 Seeds are 0 .. N-1. Every figure is the mean return of 100 greedy episodes on seeds that training never saw. The
 reference is RL Baselines3 Zoo's benchmark (one tuned run there; mean and deviation over episodes): the last column
@@ -41,7 +41,7 @@ RUNS: dict[tuple[str, str], tuple[float, float] | None] = {
 
 PAGE = """# Scores of the presets
 
-Written by `benchmarks/scores.py --seeds 3 --results scores.jsonl --table docs/scores.md`. Each figure is the mean
+Written by `benchmarks/scores.py --seeds 3 --results scores.jsonl --table docs/en/scores.md`. Each figure is the mean
 return of 100 greedy episodes of the final policy, on seeds that training never saw; all seeds are shown. The reference
 is RL Baselines3 Zoo's benchmark, one tuned run with its deviation over episodes: the last column says whether the mean
 over our seeds is at least its mean less one deviation.

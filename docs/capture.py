@@ -1,6 +1,6 @@
 """Draw README's picture: run two commands in a terminal of their own and save what a person sees as SVG.
 
-.venv/bin/python docs/capture.py docs/images/train.svg
+.venv/bin/python docs/capture.py docs/en/images/train.svg
 """
 
 import contextlib

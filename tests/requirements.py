@@ -1,4 +1,4 @@
-"""Prints which test proves which line of docs/requirements.md; run by `make requirements`.
+"""Prints which test proves which line of docs/en/requirements.md; run by `make requirements`.
 
 Exit code 1: a marker names a line that is not there, or, with --strict, a built line has no test. If the tests cannot
 be collected, the exit code is pytest's.
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "requirements.md"
+PAGE = ROOT / "docs" / "en" / "requirements.md"
 ROW = re.compile(r"\| (S\d+\.\d+) \| (.+) \| (.+) \|")
 PROMISE_WIDTH = 64
 
@@ -95,7 +95,7 @@ def unknown(lines: Iterable[Line], tests: Tests) -> Tests:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table and what is amiss; return the exit code."""
-    parser = argparse.ArgumentParser(description="Print which test proves which line of docs/requirements.md.")
+    parser = argparse.ArgumentParser(description="Print which test proves which line of docs/en/requirements.md.")
     parser.add_argument("--strict", action="store_true", help="fail if a built line has no test")
     given = parser.parse_args(arguments)
     code, tests, printed = collect(ROOT / "tests")
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     for line in missing:
         print(f"  {line.number:<6}  {line.promise}")
     for number, named in wrong.items():
-        print(f"{', '.join(named)}: names {number}, which is no line of docs/requirements.md", file=sys.stderr)
+        print(f"{', '.join(named)}: names {number}, which is no line of docs/en/requirements.md", file=sys.stderr)
     return int(bool(wrong) or (given.strict and bool(missing)))
 
 

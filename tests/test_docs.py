@@ -86,7 +86,7 @@ def test_tracking_commands_run(tmp_path, monkeypatch, capsys):
 def test_the_mlflow_page_lists_every_second_name():
     from ludus.tracking.mlflow.names import EVALUATION_KEYS, PARAMETERS, TRAIN_KEYS, WINDOWS
 
-    page = (ROOT / "docs" / "mlflow.md").read_text()
+    page = (ROOT / "docs" / "en" / "mlflow.md").read_text()
     rows = dict(re.findall(r"^\| `([\w.]+)` \| (`.*) \|$", page, re.MULTILINE))
     known = {**TRAIN_KEYS, **EVALUATION_KEYS, **{ours: (theirs,) for ours, theirs in PARAMETERS.items()}}
     said = {ours: set(re.findall(r"`(\w+)`", theirs)) for ours, theirs in rows.items()}
@@ -130,7 +130,7 @@ def test_links_to_files_exist():
 
 
 def test_every_test_that_the_ppo_page_names_exists():
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "ppo.md").read_text()))
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "en" / "ppo.md").read_text()))
     defined = {
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
     }
@@ -140,5 +140,5 @@ def test_every_test_that_the_ppo_page_names_exists():
 def test_the_ppo_page_lists_every_metric():
     from ludus.learning.ppo import METRICS
 
-    page = (ROOT / "docs" / "ppo.md").read_text()
+    page = (ROOT / "docs" / "en" / "ppo.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(METRICS)

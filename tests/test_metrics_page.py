@@ -1,4 +1,4 @@
-"""docs/metrics.md says what every figure of the journal is, in the words of the code, and real runs write no other."""
+"""docs/en/metrics.md says what every figure of the journal is, in the words of the code, and real runs write no other."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from ludus.learning import health, ppo, sac
 from ludus.tracking import records
 from ludus.tracking.run_folder import read_journal
 
-PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[1] / "docs" / "en" / "metrics.md"
 SECTIONS = {
     "Every iteration": records.ITERATION_METRICS,
     "Single episodes": records.EPISODE_METRICS,

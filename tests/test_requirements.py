@@ -35,5 +35,5 @@ def test_every_number_stands_once_and_each_area_counts_from_one():
 
 
 def test_every_row_that_begins_with_a_number_is_read():
-    page = (Path(__file__).parent.parent / "docs" / "requirements.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "en" / "requirements.md").read_text(encoding="utf-8")
     assert len(read_lines()) == sum(row.startswith("| S") for row in page.splitlines())

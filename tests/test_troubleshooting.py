@@ -1,4 +1,4 @@
-"""The symptoms of docs/troubleshooting.md, brought about on purpose and mended as the page says."""
+"""The symptoms of docs/en/troubleshooting.md, brought about on purpose and mended as the page says."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import ludus
 from ludus.tracking.run_folder import read_journal
 
 pytestmark = pytest.mark.requirement("S1.33")
-PAGE = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
+PAGE = Path(__file__).parents[1] / "docs" / "en" / "troubleshooting.md"
 
 
 def train(run: Path, steps: int = 16_384, **hyperparameters) -> list[dict]:

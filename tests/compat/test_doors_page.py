@@ -1,4 +1,4 @@
-"""Every row of docs/doors.md names something that is there."""
+"""Every row of docs/en/doors.md names something that is there."""
 
 import importlib
 import re
@@ -8,7 +8,7 @@ from ludus.config import help_text
 from ludus.learning import ppo
 from ludus.tracking import records
 
-PAGE = (Path(__file__).parents[2] / "docs" / "doors.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "en" / "doors.md").read_text()
 
 
 def table(title: str) -> list[list[list[str]]]:

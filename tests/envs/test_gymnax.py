@@ -1,4 +1,4 @@
-"""The adapter that docs/jax_environments.md shows keeps the contract for gymnax's environments."""
+"""The adapter that docs/en/jax_environments.md shows keeps the contract for gymnax's environments."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ import ludus
 from ludus.envs.registry import _registered
 
 gymnax = pytest.importorskip("gymnax", reason="gymnax is not installed")
-PAGE = Path(__file__).parents[2] / "docs" / "jax_environments.md"
+PAGE = Path(__file__).parents[2] / "docs" / "en" / "jax_environments.md"
 
 
 @pytest.fixture(scope="module")

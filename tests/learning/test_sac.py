@@ -32,7 +32,7 @@ from sac_cases import (
 )
 
 KEY = jax.random.key(0)
-PAGE = Path(__file__).parents[2] / "docs" / "sac.md"
+PAGE = Path(__file__).parents[2] / "docs" / "en" / "sac.md"
 
 
 def learn(algorithm: SAC, state: SACState, rollout: Rollout, key: jax.Array = KEY):

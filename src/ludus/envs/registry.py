@@ -19,7 +19,7 @@ LIBRARIES = ("jax", "gym", "envpool")
 FAITHFUL_IN_ENVPOOL = frozenset(
     ("BipedalWalker-v3", "HalfCheetah-v5", "Hopper-v5", "InvertedPendulum-v5", "Swimmer-v5", "Walker2d-v5")
 )
-"""Gymnasium's ids whose environments in EnvPool were shown to be the same; docs/envpool.md says how."""
+"""Gymnasium's ids whose environments in EnvPool were shown to be the same; docs/en/envpool.md says how."""
 WORKER_KEYS = ("num_workers", "worker_timeout", "on_worker_fault")
 """What `make_env` takes besides the environment's own options."""
 

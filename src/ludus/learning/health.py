@@ -1,6 +1,6 @@
 """Health of an update: norms of gradients, updates, parameters and moments by layer and network; histograms.
 
-The figures are computed inside the compiled program and change nothing in it. `docs/metrics.md` has their formulas.
+The figures are computed inside the compiled program and change nothing in it. `docs/en/metrics.md` has their formulas.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Proximal policy optimisation, clipped (Schulman et al. 2017, https://arxiv.org/abs/1707.06347).
 
-The details follow Huang et al. 2022 ('The 37 implementation details of PPO'); `docs/ppo.md` lists each one, where it
+The details follow Huang et al. 2022 ('The 37 implementation details of PPO'); `docs/en/ppo.md` lists each one, where it
 is here, which test holds it, and where `ludus` deliberately differs.
 """
 

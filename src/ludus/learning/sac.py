@@ -1,7 +1,7 @@
 """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905).
 
 Twin critics and their slowly following targets, a squashed Gaussian actor, a temperature that is learnt or fixed, and
-a replay that lives in the learner's state. `docs/sac.md` lists the details and the test of each.
+a replay that lives in the learner's state. `docs/en/sac.md` lists the details and the test of each.
 """
 
 import dataclasses

@@ -68,7 +68,7 @@ def _product_backward(saved: Any, slope: jax.Array) -> tuple[jax.Array, jax.Arra
     x, weights = saved
     rows, slopes = x.reshape(-1, x.shape[-1]), slope.reshape(-1, slope.shape[-1])  # [..., size] -> [n, size]
     # A CPU's matrix kernel wants the long axis of `x` to lie next to itself in memory. Transposed beforehand, the
-    # whole update of PPO took 0.8 of the time at 512 rows (docs/benchmarks.md).
+    # whole update of PPO took 0.8 of the time at 512 rows (docs/en/benchmarks.md).
     return slope @ weights.T, jax.lax.optimization_barrier(rows.T) @ slopes
 
 
