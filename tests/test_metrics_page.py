@@ -1,4 +1,4 @@
-"""docs/en/metrics.md says what every figure of the journal is, in the words of the code, and real runs write no other."""
+"""the metrics page says what every figure of the journal is, in the words of the code, and real runs write no other."""
 
 import re
 from pathlib import Path
