@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ludus import files
 from ludus.report.performance import write_summaries
+from ludus.tracking.follower import TakenBackError
 from ludus.tracking.mlflow.cursor import FOLDER
-from ludus.tracking.mlflow.follower import TakenBackError
 from ludus.tracking.mlflow.redaction import redacted
 from ludus.tracking.mlflow.sender import Sender
 from ludus.tracking.mlflow.store import StoreError

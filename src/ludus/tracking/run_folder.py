@@ -35,6 +35,7 @@ class RunFolder:
         """Rows of the journal, those that wait to be written included, and bytes of those that are written."""
         self.trouble: str | None = None
         self.identity: dict[str, Any] = {"id": uuid.uuid4().hex}
+        self.config: dict[str, Any] = {}
         with self._writing(self.path):
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise self._taken()
@@ -49,7 +50,7 @@ class RunFolder:
         """Go on with a run; LudusError if another process is at it."""
         self = cls.__new__(cls)
         self.path, self._pending, self.trouble = Path(path), b"", None
-        self.identity = read_identity(path)
+        self.identity, self.config = read_identity(path), {}
         with self._writing(self.path / JOURNAL):
             self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_APPEND)
             self.bytes = os.fstat(self._journal).st_size
@@ -97,7 +98,8 @@ class RunFolder:
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Save the resolved configuration."""
-        self._replace(CONFIG, yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True))
+        self.config = plain(config)
+        self._replace(CONFIG, yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True))
 
     def write_identity(self, **changes: Any) -> None:
         """Save what the run is and how it stands; fields not named keep their value."""

@@ -13,6 +13,10 @@ def trackers(options: TrackingOptions, say: Callable[[str], None]) -> list[Track
         say: prints one line for the user.
     """
     made: list[Tracker] = []
+    if options.tensorboard:
+        from ludus.tracking.tensorboard import TensorBoardTracker
+
+        made.append(TensorBoardTracker(say))
     if options.mlflow:
         from ludus.tracking.mlflow.tracker import MLflowTracker
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ludus import __version__
+from ludus.tracking.follower import Follower, TakenBackError
 from ludus.tracking.mlflow.cursor import Batch, Cursor, CursorFiles, digest
-from ludus.tracking.mlflow.follower import Follower, TakenBackError
 from ludus.tracking.mlflow.names import Metric, Translator, default_experiment, parameters
 from ludus.tracking.mlflow.store import RUN_ID, Found, Store, StoreError
 from ludus.tracking.run_folder import CONFIG, IDENTITY, is_training, read_config, read_identity
