@@ -48,6 +48,8 @@ ALLOWED = {
     "playing": {"policy", "critic", "evaluation", "rollout", "envs", "report", *SHARED},
 }
 FOREIGN = {
+    "tensorboard": set(),
+    "tensorboardX": set(),
     "gymnasium": {"envs.gymnasium"},
     "envpool": {"envs.envpool"},
     "hydra": {"config"},

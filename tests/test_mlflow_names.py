@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from ludus.tracking.mlflow.cursor import Batch, Cursor, CursorFiles, digest
 from ludus.tracking.follower import Follower, TakenBackError
+from ludus.tracking.mlflow.cursor import Batch, Cursor, CursorFiles, digest
 from ludus.tracking.mlflow.names import MOST_PARAMETER, Translator, allowed, default_experiment, parameters
 from ludus.tracking.mlflow.redaction import redacted, without_credentials
 from ludus.tracking.tracker import TrackingOptions

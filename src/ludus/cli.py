@@ -39,7 +39,7 @@ Train reinforcement-learning agents on any environment.
   export     for other runtimes      ludus export RUN --format onnx
   runs       list runs               ludus runs
   compare    runs side by side       ludus compare RUN RUN ...
-  track      send a run to MLflow    ludus track RUN
+  track      catch trackers up       ludus track RUN
   report     a page of figures       ludus report RUN
 
   verify-resume   prove that a run resumes exactly
@@ -446,15 +446,23 @@ def _compare(words: list[str]) -> int:
 def _track(words: list[str]) -> int:
     parser = _Parser(
         prog="ludus track",
-        description="Send to MLflow what is missing there of a run, after an outage or because it was not sent before: "
-        "to MLFLOW_TRACKING_URI, if that is set, else to mlflow.db beside the run folder.",
+        description="Bring TensorBoard's files and MLflow up to date with a run, after a crash, an outage, or because "
+        "it was not sent before: to MLFLOW_TRACKING_URI, if that is set, else to mlflow.db beside the run folder.",
     )
     parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="run folder (default: the newest in runs/)")
     given = parser.parse_args(words)
-    _need_mlflow("ludus track")
-    from ludus.track import track
+    from ludus.tracking.run_folder import read_config
+    from ludus.tracking.tensorboard import complete
 
-    print(track(given.run or _newest_run()))
+    run = given.run or _newest_run()
+    wanted = read_config(run).get("tracking") or {}
+    if wanted.get("tensorboard", True):
+        print(f"TensorBoard: {complete(run):,} rows were missing in {run / 'tensorboard'}")
+    if importlib.util.find_spec("mlflow") is not None or wanted.get("mlflow") or not wanted.get("tensorboard", True):
+        _need_mlflow("ludus track")
+        from ludus.track import track
+
+        print(track(run))
     return 0
 
 

@@ -113,16 +113,16 @@ class EventWriter:
 
     def _begin(self) -> Follower:
         """Find out how far the files are, cut off what is not the journal's, and go on from there."""
+        identity = read_identity(self.run)
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self._lock = self._lock or os.open(self.folder, os.O_RDONLY)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        identity = read_identity(self.run)
         self._started = float(identity.get("started") or (self.run / CONFIG).stat().st_mtime)
         old = self._files()
         self._shown = old[-1].stat().st_mtime if old else 0.0
         follower = Follower(self.run)
         last = _keep_matching(old, follower)
-        self._step = json.loads(last)["steps"] if last else 0
+        self._step = json.loads(last).get("steps", 0) if last else 0
         self._opening = event_file.opening(time.time(), self._step + 1 if last else 0)
         self._opening += self._description(is_first=not any(path.stat().st_size for path in self._files()))
         self._follower = follower
@@ -141,8 +141,8 @@ class EventWriter:
 
     def _event(self, line: bytes) -> bytes:
         row = json.loads(line)
-        self._step = row["steps"]
-        seconds = self._started + row["elapsed_seconds"]
+        self._step = row.get("steps", self._step)
+        seconds = self._started + row.get("elapsed_seconds", 0.0)
         return event_file.event(seconds, self._step, values_of(row), _mark(row["seq"], line))
 
     def _video(self) -> bytes | None:
