@@ -8,6 +8,7 @@ as those of networks are, and else nearly always, or the last bit is one off. Li
 `json`.
 """
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -52,8 +53,11 @@ class Lines:
     def shapes(self) -> dict[bytes, list[int]]:
         """Return the lines of each shape."""
         found: dict[bytes, list[int]] = {}
-        for i, shape in enumerate(self.text.translate(None, OF_NUMBERS).split(b"\n")[:-1]):
-            found.setdefault(shape, []).append(i)
+        start = 0
+        for shape, neighbours in itertools.groupby(self.text.translate(None, OF_NUMBERS).split(b"\n")[:-1]):
+            end = start + sum(1 for _ in neighbours)
+            found.setdefault(shape, []).extend(range(start, end))
+            start = end
         return found
 
 
