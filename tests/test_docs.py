@@ -115,6 +115,20 @@ def test_commands_that_read_runs_run(tmp_path, monkeypatch, capsys):
             assert main([*words[1:], *(["--no-images"] if words[1] == "report" else [])]) == 0
 
 
+def test_watching_commands_run(tmp_path, monkeypatch, capsys):
+    from ludus.watch import server
+
+    async def watch(folder, host, port, say):
+        say(f"{folder} {host} {port}")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(server, "watch", watch)
+    Path("runs").mkdir()
+    found = [words for words in commands() if words[:2] == ["ludus", "watch"]]
+    assert found
+    assert [main(words[1:]) for words in found] == [0] * len(found)
+
+
 @pytest.mark.requirement("S1.32")
 def test_make_targets_exist():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -43,6 +43,7 @@ ALLOWED = {
     "critic": {"learned", *SHARED},
     "export": {"export", "critic", "policy", "learned", "learning", "networks", "rollout", "compilation", *SHARED},
     "report": {"report", "tracking", "files", "types"},
+    "watch": {"watch", "report", "tracking", "types"},
     "evaluation": {"policy", "rollout", *SHARED},
     "film_process": {"policy", "critic", "types"},
     "playing": {"policy", "critic", "evaluation", "rollout", "envs", "report", *SHARED},

@@ -41,6 +41,7 @@ Train reinforcement-learning agents on any environment.
   compare    runs side by side       ludus compare RUN RUN ...
   track      catch trackers up       ludus track RUN
   report     a page of figures       ludus report RUN
+  watch      a live page of runs     ludus watch
 
   verify-resume   prove that a run resumes exactly
   debug           find where a run's first NaN comes from
@@ -93,6 +94,7 @@ def _command(words: list[str]) -> int:
         "compare": _compare,
         "track": _track,
         "report": _report,
+        "watch": _watch,
     }
     if not words or words[0] in ("-h", "--help"):
         print(USAGE, end="")
@@ -490,4 +492,38 @@ def _report(words: list[str]) -> int:
             print(f"{len(report.write_images())} figures as PNG in {report.page.parent / 'figures'}")
         except LudusError as error:  # the page is there all the same
             print(f"ludus: no figures as PNG: {error}", file=sys.stderr)
+    return 0
+
+
+def _watch(words: list[str]) -> int:
+    parser = _Parser(
+        prog="ludus watch",
+        description="Serve a live page of the runs at or below a folder, for this machine alone: curves, newest video, "
+        "log, use of processor and memory, and a button that lets a run save and stop. Open the address it prints.",
+        epilog="example: ludus watch runs --port 8700",
+    )
+    parser.add_argument("folder", metavar="RUNS_DIR", type=Path, nargs="?", default=Path("runs"), help="default: runs")
+    parser.add_argument("--port", type=int, metavar="N", help="default: the first free one from 8642 on")
+    parser.add_argument("--host", default="127.0.0.1", metavar="H", help="listen on another address than 127.0.0.1")
+    given = parser.parse_args(words)
+    if not given.folder.is_dir():
+        raise LudusError(f"{given.folder}: is not a folder; give the one that holds your runs, or make it first")
+    if given.port is not None and not 0 <= given.port <= 65535:
+        raise LudusError(f"--port={given.port}: must be between 0 (any free one) and 65535")
+    import asyncio
+
+    from ludus.watch.gate import is_loopback
+    from ludus.watch.server import watch
+
+    if not is_loopback(given.host):
+        print(
+            f"ludus: WARNING: --host={given.host} lets other machines reach this page, unencrypted; whoever has the "
+            "address with its token sees every run and can stop it",
+            file=sys.stderr,
+        )
+    asyncio.run(
+        watch(
+            given.folder, given.host, given.port, lambda where: print(f"watching {given.folder}: {where}", flush=True)
+        )
+    )
     return 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ludus.report.series import BUCKETS, MOST_POINTS, thin
+from ludus.report.series import resolution, thin
 
 COLOURS = ("#3b82c4", "#d97b29", "#2f9e72", "#c2486a", "#8067b7", "#a08a1f", "#4aa3a8", "#7f7f8c")
 """Hues that can be told from each other, by people who see fewer of them too, on white and on black."""
@@ -121,6 +121,7 @@ def bars(edges: np.ndarray, counts: np.ndarray, name: str, hue: str) -> Trace:
 
 def thinning(count: int) -> str:
     """Return what must be said of a long series, nothing of a short one."""
-    if count <= MOST_POINTS:
+    most, buckets = resolution()
+    if count <= most:
         return ""
-    return f"{count:,} points are drawn as {BUCKETS:,} buckets, each with its lowest and its highest point: no average."
+    return f"{count:,} points are drawn as {buckets:,} buckets, each with its lowest and its highest point: no average."

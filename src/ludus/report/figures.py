@@ -19,7 +19,7 @@ from ludus.report.drawing import (
     thinning,
 )
 from ludus.report.performance import WINDOW
-from ludus.report.series import rolling, share_at_least, thin, trend
+from ludus.report.series import resolution, rolling, share_at_least, thin, trend
 from ludus.report.statistics import NORMAL_QUANTILE
 from ludus.report.story import Story, floats
 
@@ -131,10 +131,12 @@ def _evaluations(story: Story) -> list[Trace]:
     made = story.evaluations
     if not len(made["mean"]):
         return []
-    reach = {"type": "data", "array": packed(made["high"] - made["mean"]), "thickness": 1.5, "width": 3, "color": GREEN}
+    kept = thin(made["mean"])
+    steps, mean, high = (made[name][kept] for name in ("steps", "mean", "high"))
+    reach = {"type": "data", "array": packed(high - mean), "thickness": 1.5, "width": 3, "color": GREEN}
     mode = {"mode": "lines+markers", "line": {"color": GREEN, "width": 2}, "error_y": reach}
     meta = {"meta": {"column": "eval_return_mean"}}
-    traces = [points(made["steps"], made["mean"], "evaluation", GREEN, marker={"size": 7}, **mode, **meta)]
+    traces = [points(steps, mean, "evaluation", GREEN, marker={"size": 7}, **mode, **meta)]
     if story.best is not None:
         star = {"symbol": "star", "size": 15, "line": {"width": 1, "color": "#ffffff"}}
         best = np.array([story.best])
@@ -378,7 +380,7 @@ def gradients(story: Story) -> Figure | None:
 
 
 def _histograms(story: Story, prefix: str, what: str) -> list[Panel]:
-    panels = []
+    panels, columns = [], resolution()[1] // 5
     for name in [name for name in story.train.objects if name == prefix or name.startswith(f"{prefix}/")]:
         made = [(row, *_bins(value)) for row, value in story.train.objects[name] if _is_histogram(value)]
         if not made:
@@ -387,7 +389,9 @@ def _histograms(story: Story, prefix: str, what: str) -> list[Panel]:
         _, edges, counts = made[-1]
         panels.append(_latest(name, label, what, edges, counts))
         if len(made) > 1:
-            panels.append(_over_time(story, name, label, made[:: max(1, len(made) // 200)], is_log=what == "gradient"))
+            panels.append(
+                _over_time(story, name, label, made[:: max(1, len(made) // columns)], is_log=what == "gradient")
+            )
     return panels
 
 

@@ -3,12 +3,14 @@
 A journal may have a million rows. It is read block by block; a line that cannot be read is counted and left out.
 """
 
+import errno
 import json
-from collections.abc import Iterator
+import os
+import stat
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,10 @@ from ludus.types import LudusError
 
 BLOCK = 4 << 20
 """Bytes read at once."""
+MOST_PARTS = 64
+"""So many parts are joined into one: a journal that is watched for hours is read in thousands of small ones."""
+ENDING = 256
+"""Bytes before the place up to which a journal was read that must still be the same."""
 KINDS = ("train", "evaluation")
 
 
@@ -56,28 +62,93 @@ class Journal:
 
 def read(run: str | Path) -> Journal:
     """Read the journal of a run; a last line that is not finished yet is not there yet."""
-    parts: dict[str, list[Table]] = {kind: [] for kind in KINDS}
-    damaged = 0
-    for text in _blocks(Path(run) / JOURNAL):
-        block = Block(text)
-        damaged += block.damaged
-        for kind in KINDS:
-            parts[kind].append(block.table(kind))
-    train, evaluation = (_joined([part for part in parts[kind] if part.rows]) for kind in KINDS)
-    return Journal(train, evaluation, damaged)
+    reader = Reader(Path(run) / JOURNAL)
+    while reader.read_more():
+        pass
+    return reader.journal()
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    """Yield the complete lines of a file, some at a time."""
-    try:
-        with path.open("rb") as file:
-            rest = b""
-            while block := file.read(BLOCK):
-                whole, end, rest = (rest + block).rpartition(b"\n")
-                if end:
-                    yield whole + end
-    except OSError as error:
-        raise LudusError(f"{path}: cannot be read ({error.strerror})") from error
+class Piece(NamedTuple):
+    """Some complete lines of a file."""
+
+    text: bytes
+    is_anew: bool
+    """Whether they are the first ones, because nothing was read before or what was read is no longer there."""
+    is_last: bool
+
+
+class Growing:
+    """A file that may still grow: each line is read once. One that was cut or replaced begins anew."""
+
+    def __init__(self, path: Path):
+        """Read nothing yet."""
+        self.path, self.offset = path, 0
+        self._file, self._rest, self._end = -1, b"", b""
+
+    def read(self) -> Piece:
+        """Read the next lines, a block of them at most; OSError if that cannot be."""
+        file = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file")
+            is_anew = self._is_other(file, status.st_ino)
+            if is_anew:
+                self.offset, self._rest, self._end, self._file = 0, b"", b"", status.st_ino
+            block = os.pread(file, BLOCK, self.offset)
+        finally:
+            os.close(file)
+        self.offset += len(block)
+        self._end = (self._end + block)[-ENDING:]
+        text, end, self._rest = (self._rest + block).rpartition(b"\n")
+        return Piece(text + end, is_anew, len(block) < BLOCK)
+
+    def _is_other(self, file: int, inode: int) -> bool:
+        """Tell whether the bytes before the place that was reached have changed, as those of a resumed run have."""
+        return inode != self._file or os.pread(file, len(self._end), self.offset - len(self._end)) != self._end
+
+
+class Reader:
+    """Reads a journal that may still grow."""
+
+    def __init__(self, path: Path):
+        """Read nothing yet."""
+        self._growing = Growing(path)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.damaged = 0
+        self._parts: dict[str, list[Table]] = {kind: [] for kind in KINDS}
+
+    @property
+    def offset(self) -> int:
+        """Bytes read so far."""
+        return self._growing.offset
+
+    def read_more(self) -> bool:
+        """Read the next block; return whether there may be another one."""
+        try:
+            text, is_anew, is_last = self._growing.read()
+        except OSError as error:
+            raise LudusError(f"{self._growing.path}: cannot be read ({error.strerror})") from error
+        if is_anew:
+            self._forget()
+        self._take(Block(text))
+        return not is_last
+
+    def _take(self, block: "Block") -> None:
+        self.damaged += block.damaged
+        for kind, parts in self._parts.items():
+            part = block.table(kind)
+            if part.rows:
+                parts.append(part)
+            if len(parts) > MOST_PARTS:
+                parts[:] = [_joined(parts)]
+
+    def journal(self) -> Journal:
+        """Return what was read so far."""
+        train, evaluation = (_joined(self._parts[kind]) for kind in KINDS)
+        return Journal(train, evaluation, self.damaged)
 
 
 class Block:

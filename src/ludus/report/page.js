@@ -81,13 +81,16 @@
         "yaxis.zerolinecolor": c.rule, shapes: fresh.shapes, annotations: fresh.annotations });
     }
   }
-  async function show() {
+  function theme() {
     setTheme(remembered() || (wish.matches ? "dark" : "light"));
     wish.addEventListener("change", () => { if (!remembered()) { setTheme(wish.matches ? "dark" : "light"); repaint(); } });
     document.getElementById("theme").addEventListener("click", () => {
       const theme = root.dataset.theme === "dark" ? "light" : "dark";
       setTheme(theme); remember(theme); repaint();
     });
+  }
+  async function show() {
+    theme();
     for (const panel of PANELS) {
       await draw(panel);
       await new Promise((resolve) => setTimeout(resolve)); // the reader can scroll meanwhile
@@ -116,5 +119,7 @@
     document.body.replaceChildren(text);
     document.querySelectorAll("script").forEach((script) => script.remove());
   }
-  if (root.dataset.mode === "export") picture(); else show();
+  if (root.dataset.mode === "export") picture();
+  else if (root.dataset.mode === "live") window.ludus = { theme, layout, config }; // PANELS fills while one watches
+  else show();
 })();

@@ -100,10 +100,11 @@ def story_notes(comparison: Comparison) -> list[str]:
     return [f"{story.run.path.name}: {note}" for story in stories for note in run_notes(story)]
 
 
-def _facts(story: Story) -> str:
+def run_facts(story: Story) -> list[tuple[str, str, str | None]]:
+    """Return what a reader asks first, each as a name, a value and perhaps more about it."""
     score, best = story.score, story.best
     seconds, speed = story.total("elapsed_seconds"), steps_per_second(story)
-    facts = [
+    return [
         (
             "score",
             "none yet" if score is None else number(score.mean),
@@ -112,14 +113,21 @@ def _facts(story: Story) -> str:
         ("best evaluation", "none" if best is None else number(best[1]), best and f"at {best[0]:,.0f} steps"),
         ("target", "unknown" if story.target is None else number(story.target), None),
         ("steps", _count(story.total("steps")), f"{_count(story.total('episodes'))} episodes"),
-        ("wall time", "none" if seconds is None else duration(seconds), speed and f"{speed:,.0f} steps/s"),
+        (
+            "wall time",
+            "none" if seconds is None else duration(seconds),
+            None if speed is None else f"{speed:,.0f} steps/s",
+        ),
         ("status", story.run.status, story.run.identity.get("exit_reason") if story.run.status == "finished" else None),
         ("resumed", *_resumes(story)),
         ("device", ", ".join(map(str, story.run.identity.get("devices") or ["unknown"])), _versions(story)),
     ]
+
+
+def _facts(story: Story) -> str:
     cells = [
         f"<div><dt>{text(name)}</dt><dd>{text(value)}{f'<small>{text(more)}</small>' if more else ''}</dd></div>"
-        for name, value, more in facts
+        for name, value, more in run_facts(story)
     ]
     return f'<dl class="facts">{"".join(cells)}</dl>'
 
@@ -222,7 +230,7 @@ def opening(title: str, script: str, mode: str = "page") -> str:
 <meta name="referrer" content="no-referrer">
 <link rel="icon" href="data:,">
 <title>{text(title)}</title>
-<style>{_resource("page.css")}</style>
+<style>{resource("page.css")}</style>
 </head>"""
 
 
@@ -250,14 +258,14 @@ def panel_id(panel: Panel) -> str:
 
 def script_of(panels: Sequence[Panel]) -> str:
     """Return the one script of a page: plotly.js, what is to be drawn, and who draws it."""
-    drawn = [strict(_drawn(panel)) for panel in panels]
+    made = [strict(drawn(panel)) for panel in panels]
     # In a script, HTML ends at "</script" whatever JavaScript thinks: no "<" of a text may stand as it is.
-    data = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    data = json.dumps(made, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     data = data.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    return f"{plotly_js()}\nconst PANELS = {data};\n{_resource('page.js')}"
+    return f"{plotly_js()}\nconst PANELS = {data};\n{resource('page.js')}"
 
 
-def _drawn(panel: Panel) -> dict[str, Any]:
+def drawn(panel: Panel) -> dict[str, Any]:
     """Return a panel for the script; plotly.js knows a little HTML in its texts, so they are escaped for it too."""
     return {
         "id": panel_id(panel),
@@ -285,7 +293,8 @@ def _cell(value: Any) -> Any:
 
 
 @cache
-def _resource(name: str) -> str:
+def resource(name: str) -> str:
+    """Return a text that lies beside this file."""
     return (files("ludus.report") / name).read_text(encoding="utf-8")
 
 

@@ -1,5 +1,8 @@
 """What is drawn of a long series, and what is computed from it on the way. NaN stands for what is not known."""
 
+import contextlib
+from collections.abc import Generator
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +11,23 @@ MOST_POINTS = 4000
 """A series of so many points is drawn whole."""
 BUCKETS = 1000
 """A longer one is drawn as so many buckets, each with its lowest and its highest point."""
+_buckets: ContextVar[int | None] = ContextVar("buckets", default=None)
+
+
+@contextlib.contextmanager
+def coarsely(buckets: int) -> Generator[None]:
+    """Draw with so many buckets meanwhile: a page that is sent every second has to be small."""
+    token = _buckets.set(buckets)
+    try:
+        yield
+    finally:
+        _buckets.reset(token)
+
+
+def resolution() -> tuple[int, int]:
+    """Return how many points are drawn whole, and into how many buckets more of them are put."""
+    buckets = _buckets.get() or BUCKETS
+    return MOST_POINTS * buckets // BUCKETS, buckets
 
 
 def thin(values: np.ndarray) -> np.ndarray:
@@ -17,9 +37,10 @@ def thin(values: np.ndarray) -> np.ndarray:
     and so are the first and the last point of the whole.
     """
     known = np.flatnonzero(np.isfinite(values))
-    if len(known) <= MOST_POINTS:
+    most, count = resolution()
+    if len(known) <= most:
         return known
-    size = -(-len(known) // BUCKETS)
+    size = -(-len(known) // count)
     empty = np.full(-len(known) % size, np.nan)
     buckets = np.concatenate([values[known], empty]).reshape(-1, size)
     first = np.arange(len(buckets)) * size

@@ -1,5 +1,6 @@
 """Recording a run: each iteration and each evaluation becomes a row of the journal and a word on the console."""
 
+import socket
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -159,7 +160,7 @@ class Recorder:
                 self.folder.create()
             self.folder.write_config(config)
             started = self.folder.identity.get("started", round(time.time(), 3))
-            self.folder.write_identity(**identity, started=started, status="running")
+            self.folder.write_identity(**identity, host=socket.gethostname(), started=started, status="running")
             self.console.log = self.folder.path / LOG
             for tracker in self.trackers:
                 tracker.begin(self.folder)

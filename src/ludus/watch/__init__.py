@@ -1,0 +1,1 @@
+"""The live page: run folders in a browser while training goes on."""

@@ -1,0 +1,249 @@
+"""Hostile requests to the live page: none is answered with anything, none changes anything.
+
+Each case is one allowed request with one thing changed, so that the thing that is tried is what refuses it.
+"""
+
+import itertools
+import os
+import re
+import socket
+import time
+
+import pytest
+
+from ludus.watch import gate, process, server
+from run_folders import learning_rows, make_run
+from watch_server import Serving, serving
+
+SECRET = b"nobody may read this"
+
+HOSTS = (
+    "evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example:{port}",
+    "127.0.0.1.nip.io:{port}", "127.0.0.1:{port}@evil.example", "evil.example#127.0.0.1:{port}", "", None,
+    "0.0.0.0:{port}", "2130706433:{port}", "0x7f.1:{port}", "127.1:{port}", "localhost:{port}, evil.example",
+    "127.0.0.1:0{port}", "127.0.0.1.:{port}", "[::ffff:127.0.0.1]:{port}", "192.168.0.1:{port}",
+)  # fmt: skip
+ORIGINS = (
+    "http://evil.example", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1", "http://127.0.0.1",
+    "http://127.0.0.1:{port}.evil.example", "http://evil.example:{port}", "http://127.0.0.1:{port} http://a", "file://",
+    "", "http://user@127.0.0.1:{port}", "HTTP://127.0.0.1:{port}",
+)  # fmt: skip
+COOKIES = (
+    None, "", "{cookie}=", "{cookie}=wrong", "{cookie}={token}x", "{cookie}={half}", "other={token}", "{token}",
+    "{cookie}={swapped}", "ludus-watch-1={token}", "{cookie}=\"", "{cookie}={action}", ";;;=;", "{cookie}=%s{token}",
+)  # fmt: skip
+PATHS = (
+    "/../secret.txt", "/..%2fsecret.txt", "/%2e%2e/secret.txt", "/%252e%252e/secret.txt", "/..\\secret.txt",
+    "/runs/../../secret.txt", "/runs/../video", "/runs/..%2f..%2fsecret.txt/video", "/runs/%00/video", "//etc/passwd",
+    "/runs//etc/passwd/video", "/runs/{run}/video/../../../secret.txt", "/runs/{run}/../../secret.txt", "/etc/passwd",
+    "/runs/{run}/metrics.jsonl", "/runs/{run}/config.yaml", "/runs/{run}", "/runs/{run}/video", "/runs/{linked}/video",
+    "/runs/one/video", "/watch.html", "/page.css", "/static/../server.py", "/plotly.js/../../secret.txt", "/.", "/..",
+    "http://127.0.0.1:{port}/events", "http://evil.example/", "file:///etc/passwd", "*", "events", "/\x7f",
+    "/events?run=../secret.txt", "/events?run=%2e%2e%2fsecret.txt", "/events?run=", "/events?run={run}x", "/events?=&=",
+    "/events?a=1&b=2&c=3&d=4&e=5", "/events?token={token}&run=/etc", "/runs/{run}/stop", "/?token={token}&x", "/\u00e9",
+)  # fmt: skip
+METHODS = ("HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "get", "post", "POST/", "G\tET", "\x00")
+ACTIONS = (
+    {"X-Ludus-Token": None}, {"X-Ludus-Token": ""}, {"X-Ludus-Token": "wrong"}, {"X-Ludus-Token": "{token}"},
+    {"Origin": None}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
+    {"Content-Length": "1025"}, {"Content-Length": "99999999999999999999"}, {"Content-Length": "-1"},
+    {"Content-Length": "1e2"}, {"Transfer-Encoding": "chunked"}, {"X": "\x01"}, {"X Y": "1"}, {"Host ": "127.0.0.1"},
+    {"X": "a" * 9000}, {f"X{i}": "1" for i in range(70)}, {"X": "caf\u00e9"}, {"": "1"},
+)  # fmt: skip
+RAW = (
+    b"\r\n\r\n", b"GET /\r\n\r\n", b"GET / HTTP/0.9\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01",
+    b"GET / HTTP/1.1\nHost: 127.0.0.1\n\n", b"A" * 20000, b"GET  / HTTP/1.1\r\n\r\n", b"\x00" * 100 + b"\r\n\r\n",
+    b"GET / HTTP/1.1\r\n folded: 1\r\n\r\n", b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n",
+)  # fmt: skip
+
+
+def cases() -> list:
+    made = [("GET", "/events", {"Host": host}) for host in HOSTS]
+    made += [("POST", "/runs/{run}/stop", {"Host": host}) for host in HOSTS]
+    made += [("GET", "/events", {"Origin": origin}) for origin in ORIGINS]
+    made += [("POST", "/runs/{run}/stop", {"Origin": origin}) for origin in ORIGINS]
+    made += [("GET", path, {"Cookie": cookie}) for cookie in COOKIES for path in ("/", "/events")]
+    made += [("POST", "/runs/{run}/stop", {"Cookie": cookie}) for cookie in COOKIES]
+    made += [("GET", path, {}) for path in PATHS]
+    made += [("POST", path, {}) for path in ("/", "/events", "/runs/x/stop", "/runs/../stop", "/plotly.js")]
+    made += [(method, "/runs/{run}/stop", {}) for method in METHODS]
+    made += [("POST", "/runs/{run}/stop", changes) for changes in ACTIONS]
+    made += [("GET", f"/{name}?token={{token}}", {"Cookie": None}) for name in ("events", "plotly.js", "watch.js")]
+    made += [("GET", "/events", {"Cookie": None, "Authorization": "Bearer {token}"})]
+    made += [("GET", "/events", {"Sec-Fetch-Site": site}) for site in ("cross-site", "same-site")]
+    made += [("POST", "/runs/{run}/stop?token={token}", {"Cookie": None})]
+    return [pytest.param(*case, id=re.sub(r"[^ -~]", "?", f"{i} {case[0]} {case[1]}")) for i, case in enumerate(made)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder of runs that tries to lead out of itself."""
+    root = tmp_path_factory.mktemp("watch")
+    (root / "secret.txt").write_bytes(SECRET)
+    runs = root / "runs"
+    make_run(runs / "one", learning_rows(20))
+    linked = make_run(runs / "linked", learning_rows(20))
+    (linked / "videos").mkdir()
+    (linked / "videos" / "film.mp4").symlink_to(root / "secret.txt")
+    (linked / "log.txt").symlink_to(root / "secret.txt")
+    outside = make_run(root / "outside", learning_rows(20))
+    (runs / "out").symlink_to(outside)
+    return runs
+
+
+@pytest.fixture(scope="module")
+def served(place):
+    with serving(place) as found:
+        yield found
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """Every process that somebody was allowed to stop."""
+    asked = []
+    monkeypatch.setattr(process, "holder_of", lambda journal, held: process.Holder(1, 1))
+    monkeypatch.setattr(process, "stop", lambda journal, holder: asked.append(journal))
+    return asked
+
+
+def key(served: Serving, name: str) -> str:
+    return next(key for key, run in served.server.shelf.runs.items() if run.name == name)
+
+
+def filled(served: Serving, text: str | None) -> str | None:
+    token = served.gate.token
+    known = {"port": served.port, "token": token, "half": token[:20], "swapped": token.swapcase()}
+    known |= {"action": served.gate.action_token, "cookie": served.gate.cookie}
+    known |= {"run": key(served, "one"), "linked": key(served, "linked")}
+    return text and re.sub(r"{(\w+)}", lambda found: str(known[found[1]]), text)
+
+
+@pytest.mark.parametrize(("method", "target", "changes"), cases())
+def test_a_hostile_request_gets_nothing(method, target, changes, served, stopped):
+    made = {name: filled(served, value) for name, value in changes.items()}
+    answer = served.ask(served.head(method, filled(served, target) or "", **made), seconds=2.0)
+    assert answer.status in (400, 403, 404, 405, 413, 421, 431), answer.head
+    told = answer.head.encode() + answer.body
+    assert not [secret for secret in (SECRET, *tokens(served), b'"id"', b"Set-Cookie") if secret in told]
+    assert "content-security-policy: default-src 'none'" in answer.head.lower()
+    assert "nosniff" in answer.head
+    assert stopped == []
+
+
+def tokens(served: Serving) -> tuple[bytes, bytes]:
+    return served.gate.token.encode(), served.gate.action_token.encode()
+
+
+@pytest.mark.parametrize("raw", RAW, ids=range(len(RAW)))
+def test_bytes_that_are_no_request_get_nothing(raw, served, monkeypatch):
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
+    answer = served.ask(raw, seconds=2.0)
+    assert answer.status in (400, 408, 421, 431)
+
+
+def test_there_are_more_than_a_hundred_of_them():
+    assert len(cases()) > 150
+
+
+def test_the_same_requests_unchanged_are_answered(served, stopped):
+    page = served.ask(served.head("GET", f"/?token={served.gate.token}", Cookie=None))
+    assert page.status == 200
+    assert "HttpOnly; SameSite=Strict" in page.head
+    assert served.gate.action_token.encode() in page.body
+    assert served.gate.token.encode() not in page.body
+    assert served.ask(served.head("GET", "/")).status == 200
+    assert b'"name":"one"' in served.ask(served.head("GET", "/events"), most=1500, seconds=3).body
+    assert stopped == []
+    assert served.ask(served.head("POST", f"/runs/{key(served, 'one')}/stop")).status == 200
+    assert [journal.parent.name for journal in stopped] == ["one"]
+
+
+def test_a_run_behind_a_link_that_leads_out_is_not_there(served):
+    assert {run.name for run in served.server.shelf.runs.values()} == {"one", "linked"}
+
+
+def test_a_link_in_a_run_is_not_followed(served):
+    chosen = key(served, "linked")
+    told = served.ask(served.head("GET", f"/events?run={chosen}"), most=60_000, seconds=2).body
+    assert b"panel-returns" in told
+    assert SECRET not in told
+
+
+def test_a_request_that_comes_drop_by_drop_is_not_waited_for(served, monkeypatch):
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
+    started = time.monotonic()
+    with socket.create_connection(("127.0.0.1", served.port), timeout=5) as connection:
+        for _ in range(100):
+            try:
+                connection.sendall(b"G")
+            except OSError:
+                break
+            time.sleep(0.05)
+            if time.monotonic() - started > 1.0:
+                break
+        assert b" 408 " in connection.recv(100)
+    assert time.monotonic() - started < 3
+
+
+def test_there_are_only_so_many_connections_and_pages(served, monkeypatch):
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 3)
+    held = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(3)]
+    time.sleep(0.2)
+    assert served.ask(served.head()).status == 503
+    for connection in held:
+        connection.close()
+    time.sleep(0.2)
+    assert served.ask(served.head()).status == 200
+    monkeypatch.setattr(server, "MOST_STREAMS", 0)
+    assert served.ask(served.head("GET", "/events")).status == 503
+
+
+def test_tokens_are_long_fresh_and_compared_in_constant_time(monkeypatch):
+    one, other = gate.Gate("127.0.0.1", 1), gate.Gate("127.0.0.1", 1)
+    assert len({one.token, other.token, one.action_token, other.action_token}) == 4
+    assert all(len(token) >= 43 for token in (one.token, one.action_token))
+    assert one.token not in repr(one)
+    compared = []
+    monkeypatch.setattr(gate.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or False)
+    request = gate.Request("GET", "/", {"token": one.token}, {"host": "127.0.0.1:1"})
+    with pytest.raises(gate.Refused):
+        one.check(request)
+    assert compared == [(one.token.encode(), one.token.encode())]
+
+
+@pytest.mark.parametrize(("host", "name", "passes"), [
+    ("0.0.0.0", "192.168.0.7:80", True), ("0.0.0.0", "[fe80::1]:80", True), ("0.0.0.0", "evil.example:80", False),
+    ("10.0.0.5", "10.0.0.5:80", True), ("10.0.0.5", "10.0.0.6:80", False), ("127.0.0.1", "192.168.0.7:80", False),
+])  # fmt: skip
+def test_a_server_for_other_machines_still_knows_its_names(host, name, passes):
+    made = gate.Gate(host, 80)
+    request = gate.Request("GET", "/", {"token": made.token}, {"host": name})
+    if passes:
+        made.check(request)
+    else:
+        with pytest.raises(gate.Refused):
+            made.check(request)
+
+
+def test_a_video_can_be_asked_for_in_parts(tmp_path):
+    run = make_run(tmp_path / "runs" / "one", learning_rows(5))
+    (run / "videos").mkdir()
+    for i, name in enumerate(("old.mp4", "new.mp4", "notes.txt", ".partial.mp4")):
+        (run / "videos" / name).write_bytes(bytes([i]) * 1000)
+        os.utime(run / "videos" / name, (i, i))
+    with serving(tmp_path / "runs") as served:
+        target = f"/runs/{key(served, 'one')}/video"
+        whole = served.ask(served.head("GET", target))
+        assert (whole.status, whole.body) == (200, b"\x01" * 1000)
+        for wanted, length in (("bytes=0-9", 10), ("bytes=990-", 10), ("bytes=-10", 10), ("bytes=5-5", 1)):
+            part = served.ask(served.head("GET", target, Range=wanted))
+            assert (part.status, len(part.body)) == (206, length)
+        assert served.ask(served.head("GET", target, Range="bytes=1000-")).status == 416
+        for nonsense in ("bytes=a-b", "bytes=--", "lines=0-1", "bytes=" + "9" * 60 + "-"):
+            assert served.ask(served.head("GET", target, Range=nonsense)).status == 200
+
+
+def test_every_case_is_another_one():
+    made = [case.values for case in cases()]
+    assert not [pair for pair in itertools.combinations(made, 2) if pair[0] == pair[1]]
