@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from ludus.report.video import (
 )
 from ludus.resume import learned_at, untrained
 from ludus.spaces import flatten, unflatten
-from ludus.tracking.run_folder import read_config, read_identity, read_journal
+from ludus.tracking.run_folder import JOURNAL, read_config, read_identity, read_journal
 from ludus.types import LudusError
 
 FOLDER = "videos"
@@ -147,7 +148,7 @@ def keep(run: Path, name: str, episode: Episode, env: Any, gif: bool, say: Say) 
 
 def film_episode(episode: Episode, path: Path, env: Any, *, gif: bool = False, say: Say = print) -> list[Path]:
     """Make the film of an episode and return its files; `env` is what it was played in."""
-    pictures, rate, note = _pictures(episode, env, SCENE, say)
+    pictures, rate, note = pictures_of(episode, env, SCENE, say)
     frames = episode_frames(episode, pictures, rate, action_names(episode.about.env), note)
     try:
         return write_film(path, frames, rate, about_episode(episode), gif)
@@ -174,7 +175,7 @@ def film_grid(
             )
             made.append(run / EPISODES / f"{chosen.label}.safetensors")
             write_episode(episode, made[-1])
-            pictures, rate, _ = _pictures(episode, env, tile_size(len(stages)), say)
+            pictures, rate, _ = pictures_of(episode, env, tile_size(len(stages)), say)
             trained = f"{chosen.steps:,} steps" if chosen.steps is not None else ""
             tiles.append(Tile(episode, pictures, " · ".join(filter(None, [chosen.label, trained]))))
         about = {"tiles": [about_episode(tile.episode) for tile in tiles]}
@@ -188,18 +189,19 @@ def film_grid(
 def _stages(run: Path) -> Iterator[Chosen]:
     """Yield the policies of a run in the order in which they were learnt; of those at the same step, one."""
     yield Chosen(untrained(run), None, "untrained", 0, 0)
-    names = [*map(str, Checkpoints(run).steps()), *(name for name in _policies(run) if name != FINAL.stem)]
-    by_step: dict[int, str] = {}
-    for name in names:
-        steps = int(name) if name.isdigit() else _when(run, name)[0]
-        if steps:
-            by_step[steps] = name  # a policy with a name rather than the checkpoint of the same step
+    by_step: dict[int, Callable[[], Chosen]] = {
+        step: partial(choose, run, str(step)) for step in Checkpoints(run).steps()
+    }
+    for name in _policies(run):
+        steps = None if name == FINAL.stem else _when(run, name)[0]
+        if steps:  # a policy with a name rather than the checkpoint of the same step
+            by_step[steps] = partial(choose, run, name)
     last = choose(run)
     found = sorted(step for step in by_step if last.steps is None or step < last.steps)
     if len(found) > MOST_TILES - 2:
         found = [found[i] for i in np.linspace(0, len(found) - 1, MOST_TILES - 2).round().astype(int)]
     for step in found:
-        yield choose(run, by_step[step])
+        yield by_step[step]()
     yield last
 
 
@@ -215,8 +217,8 @@ def _counts(row: dict[str, Any]) -> tuple[int | None, int | None]:
 def _when(run: Path, name: str) -> tuple[int | None, int | None]:
     """Return the steps and iterations after which a policy with a name was saved, as far as the journal tells."""
     try:
-        journal, config = read_journal(run), read_config(run)
-    except LudusError:
+        journal, config = _journal(run, (run / JOURNAL).stat().st_mtime_ns), read_config(run)
+    except (OSError, LudusError):
         return None, None
     if name == "best_eval_pi_ckpt":
         evaluations = [row for row in journal if isinstance(row.get("eval_return_mean"), int | float)]
@@ -227,6 +229,12 @@ def _when(run: Path, name: str) -> tuple[int | None, int | None]:
     milestone = -(-total * int(number) // (count + 1))
     rows = (row for row in journal if row.get("kind") == "train" and row.get("steps", 0) >= milestone)
     return _counts(next(rows, {}))
+
+
+@lru_cache(maxsize=1)
+def _journal(run: Path, written: int) -> list[dict[str, Any]]:
+    """Read a journal; once for as long as nothing is written to it."""
+    return read_journal(run)
 
 
 def _environment(run: Path, config: dict[str, Any], lanes: bool = False) -> Any:
@@ -240,7 +248,7 @@ def _environment(run: Path, config: dict[str, Any], lanes: bool = False) -> Any:
     return make_env(id, int(config.get("num_envs") or 1) if lanes else 1, **options)
 
 
-def _pictures(episode: Episode, env: Any, size: tuple[int, int], say: Say) -> tuple[Pictures, float, str]:
+def pictures_of(episode: Episode, env: Any, size: tuple[int, int], say: Say) -> tuple[Pictures, float, str]:
     """Return what makes the pictures of an episode, how many a second has, and what to say about them."""
     about = episode.about
     name = about.env.rpartition(":")[2]

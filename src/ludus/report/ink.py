@@ -111,8 +111,8 @@ class Trace:
     def show(self, canvas: np.ndarray, row: int) -> None:
         """Show the curve up to a row, and a dot there."""
         x, y = int(self.at[row]), int(self.over[row])
-        blit(canvas, self.full[:, : x + 1], self.x, self.y)
-        blit(canvas, self.blank[:, x + 1 :], self.x + x + 1, self.y)
+        blit(canvas, self.full[:, :x], self.x, self.y)  # rows that come may lie in the same column of pixels
+        blit(canvas, self.blank[:, x:], self.x + x, self.y)
         radius = self.dot.shape[0] // 2
         top, left = self.y + y - radius, self.x + x - radius
         under = canvas[top : top + self.dot.shape[0], left : left + self.dot.shape[1]]
