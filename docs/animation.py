@@ -1,7 +1,7 @@
 """Make README's animation from a run: three policies of it side by side in the same episode, as a small gif.
 
 ludus train env=BipedalWalker-v3 total_steps=1998848 checkpoint.every_iterations=4 checkpoint.keep_every=1 run_dir=RUN
-.venv/bin/python docs/animation.py RUN STEP STEP docs/images/walk.gif
+.venv/bin/python docs/animation.py RUN STEP STEP docs/en/images/walk.gif
 """
 
 import argparse
