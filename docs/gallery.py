@@ -11,7 +11,11 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 WIDTH, HEIGHT = 1280, 860
-SHOTS = {"report.png": ("light", None), "report-losses.png": ("dark", "#losses"), "report-gait.png": ("light", "#signals")}
+SHOTS = {
+    "report.png": ("light", None),
+    "report-losses.png": ("dark", "#losses"),
+    "report-gait.png": ("light", "#signals"),
+}
 """Pictures: the colours, and the part of the page that is brought into view; None for its top."""
 
 
