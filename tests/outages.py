@@ -14,7 +14,7 @@ from ludus.tracking.mlflow.tracker import MLflowTracker
 from ludus.tracking.run_folder import read_identity, read_journal
 from mlflow_server import Proxy, Reader
 
-MODES = {"refuse": 0.0, "error": 0.0, "hang": 0.0, "slow": 12.0, "lost": 0.0, "auth": 0.0, "pass": 0.0}
+MODES = {"refuse": 0.0, "error": 0.0, "hang": 0.0, "slow": 17.0, "lost": 0.0, "auth": 0.0, "pass": 0.0}
 KINDS = ("at the start", "in the middle", "comes and goes", "all the time")
 ALGORITHM = ludus.PPO(batch_size=8192, minibatch_size=256, epochs_per_update=10)
 """Some ten iterations in a second, as many runs make."""

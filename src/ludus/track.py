@@ -1,7 +1,7 @@
 """Sending a run to MLflow: beside training, in a process of its own (`python -m ludus.track RUN`), or afterwards.
 
 The process lives as long as its standard input is open, which the training process holds; then it sends the rest, for
-a bounded time, and ends. It speaks in lines of JSON: `say` is for the user, `wait` asks for so many seconds.
+a bounded time, and ends. It speaks in lines of JSON: `say` and `news` are for the user, `wait` asks for some seconds.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 from ludus import files
 from ludus.report.performance import write_summaries
@@ -34,6 +35,8 @@ LAST_SECONDS = 20.0
 """For so long nothing may have worked before a process whose run is over gives up."""
 LONGEST_STEP_SECONDS = 300.0
 """What the training process is asked to wait for while policies are played."""
+TRIES = 3
+"""How often `ludus track` tries, if nothing works."""
 NICENESS = 10
 LOCK = "lock"
 
@@ -62,22 +65,23 @@ class Follow:
             except StoreError as error:
                 self._failed(error)
 
-    def finish(self) -> None:
-        """Send the rest and what the run came to; give up when nothing has worked for a while."""
-        last_success = time.monotonic()
+    def finish(self, seconds: float, tries: int = 1) -> None:
+        """Send the rest and what the run came to; give up after so many seconds and tries of which none worked."""
+        last_success, failures = time.monotonic(), 0
         while not (self.trouble and self.trouble.is_final):
             try:
                 while self.sender.send():
-                    last_success = self._worked()
+                    last_success, failures = self._worked(), 0
                     self.tell(wait=0.0)
                 self._results()
                 return
             except StoreError as error:
                 self._failed(error)
+                failures += 1
             except TakenBackError:
                 return  # somebody has gone on with the run
-            if time.monotonic() - last_success > LAST_SECONDS:
-                break
+            if failures >= tries and time.monotonic() - last_success > seconds:
+                return
             time.sleep(max(0.0, min(self._next_try - time.monotonic(), LONGEST_NAP)))
 
     def _results(self) -> None:
@@ -86,7 +90,7 @@ class Follow:
         _summarise(sender.run)
         sender.send_results(lambda: self.tell(wait=LAST_SECONDS))
         if (news := _published(sender, lambda: self.tell(wait=LONGEST_STEP_SECONDS))) is not None:
-            self.tell(say=news)
+            self.tell(news=news)
         sender.close()
         self._worked()
 
@@ -116,7 +120,7 @@ def follow(run: Path, lifeline: int, tell: Tell) -> None:
         state = Follow(Sender(run), tell)
         while not _is_cut(lifeline, POLL_SECONDS):
             state.attempt()
-        state.finish()
+        state.finish(LAST_SECONDS)
         if state.trouble:
             missing = f"{rows:,} rows have" if (rows := state.sender.missing()) else "files and results have"
             tell(say=f"MLflow: {missing} not arrived; ludus track {run} sends the rest later")
@@ -127,20 +131,14 @@ def track(run: Path) -> str:
     with _only_one(run, lambda: True) as is_mine:
         if not is_mine:
             raise LudusError(f"{run}: another process is sending it to MLflow; nothing needs to be done")
-        sender = Sender(run)
-        rows = 0
-        while sent := sender.send():
-            rows += sent
-        _summarise(run)
-        sender.send_results(lambda: None)
-        news = _published(sender, lambda: None)
-        sender.close()
-    return "\n".join(
-        [
-            f"MLflow: {rows:,} rows sent to experiment {sender.experiment} at {sender.store.name}",
-            *([news] if news else []),
-        ]
-    )
+        told: list[dict[str, Any]] = []
+        state = Follow(Sender(run), lambda **message: told.append(message))
+        state.finish(0.0, TRIES)
+        if state.trouble is not None:
+            raise state.trouble
+    sender = state.sender
+    arrived = f"MLflow: all {sender.arrived:,} rows are in experiment {sender.experiment} at {sender.store.name}"
+    return "\n".join([arrived, *(message["news"] for message in told if "news" in message)])
 
 
 def _summarise(run: Path) -> None:

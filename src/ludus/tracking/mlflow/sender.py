@@ -64,6 +64,11 @@ class Sender:
         """The name of MLflow's experiment."""
         return (self.config.get("tracking") or {}).get("experiment") or default_experiment(self.config)
 
+    @property
+    def arrived(self) -> int:
+        """How many rows MLflow has."""
+        return len(self._sent)
+
     def open(self) -> None:
         """Connect, and find or make the run in MLflow."""
         if self._cursor is not None:

@@ -27,7 +27,7 @@ class Patience(NamedTuple):
     most: float
 
 
-PATIENCE = {"finished": Patience(30.0, 60.0)}
+PATIENCE = {"finished": Patience(40.0, 60.0)}
 HURRY = Patience(10.0, 15.0)
 """For a run that was interrupted or failed: somebody wants to leave."""
 SILENT_SECONDS = 2.0
@@ -117,8 +117,8 @@ class MLflowTracker:
         *lines, self._heard = (self._heard + data).split(b"\n")
         messages: list[dict[str, Any]] = [json.loads(line) for line in lines if line]
         for message in messages:
-            if "say" in message:
-                self._say(message["say"])
+            if text := message.get("say") or message.get("news"):
+                self._say(text)
         if not data:
             self._over()
         return max((message.get("wait", 0.0) for message in messages), default=0.0)
