@@ -56,8 +56,7 @@ def hold():
 
 def shelf(folder: Path) -> Shelf:
     made = Shelf(folder)
-    made.refresh()
-    made.refresh()  # best returns come after the list itself
+    again(made)
     return made
 
 
@@ -66,8 +65,12 @@ def rows(made: Shelf) -> dict:
 
 
 def again(made: Shelf) -> dict:
-    made._looked = -1e9
-    made.refresh()
+    """Look until every journal is read to its end: the list itself comes before that."""
+    is_behind = True
+    while is_behind:
+        made._looked = -1e9
+        made.refresh()
+        is_behind = any(run.returns.is_behind for run in made.runs.values())
     return rows(made)
 
 
