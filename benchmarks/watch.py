@@ -23,6 +23,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from ludus.watch.stream import END as END_OF_UPDATE
+
+END = END_OF_UPDATE.encode().splitlines(keepends=True)[0]
 LIMITS = {"first_paint_seconds": 2.0, "largest_update_bytes": 100_000}
 
 
@@ -134,20 +137,18 @@ def grow(runs: Path, chosen: str, ended: threading.Event) -> None:
 
 
 def weigh(address: str, run: str, seconds: float) -> list[int]:
-    """Read the events of a run as a browser does; return the bytes of each update: what comes without a pause."""
+    """Read the events of a run as a browser does; return the bytes of each update."""
     with urllib.request.urlopen(address) as page:
         cookie = page.headers["Set-Cookie"].partition(";")[0]
     where = re.sub(r"\?.*", f"events?run={run}", address)
-    sizes: list[int] = []
-    started = last = time.perf_counter()
+    sizes, size, started = [], 0, time.perf_counter()
     with urllib.request.urlopen(urllib.request.Request(where, headers={"Cookie": cookie})) as stream:
         while time.perf_counter() - started < seconds:
-            line = len(stream.readline())
-            now = time.perf_counter()
-            if now - last > 0.02 or not sizes:
-                sizes.append(0)
-            sizes[-1] += line
-            last = now
+            line = stream.readline()
+            size += len(line)
+            if line == END:
+                sizes.append(size)
+                size = 0
     return sizes
 
 

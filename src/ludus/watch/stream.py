@@ -13,6 +13,8 @@ UPDATE_BYTES = 90_000
 """An update is not larger than this."""
 ROWS_BYTES = 20_000
 """Of which rows of the list take this much; panels get what is left by them and by what stands above the figures."""
+END = ": end of an update\n\n"
+"""A remark, for those who weigh updates."""
 FIRST = "panel-returns"
 """The panel that is never behind the others."""
 
@@ -38,7 +40,8 @@ class Viewer:
             events += self._above(self.opened)
             room = UPDATE_BYTES - sum(len(data.encode()) for _, data in events)
             events += self._next_panels(self.opened, room)
-        return "".join(f"event: {name}\ndata: {data}\n\n" for name, data in events).encode()
+        told = "".join(f"event: {name}\ndata: {data}\n\n" for name, data in events)
+        return f"{told}{END}".encode() if told else b""
 
     def _list(self) -> Iterator[tuple[str, str]]:
         runs = self.shelf.runs
