@@ -17,7 +17,7 @@
     return element;
   }
   const number = (value) => value === null || value === undefined ? "" : value.toLocaleString("en", { maximumFractionDigits: Math.abs(value) < 10 ? 3 : 1 });
-  const steps = (value) => new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 }).format(value || 0);
+  const steps = (value) => new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value || 0);
   function size(bytes) {
     return bytes < 2 ** 30 ? `${(bytes / 2 ** 20).toFixed(0)} MiB` : `${(bytes / 2 ** 30).toFixed(2)} GiB`;
   }
@@ -49,9 +49,10 @@
     link.title = row.name;
     link.setAttribute("aria-current", row.id === open);
     const state = made("small", row.status, tone(row.status));
-    if (!row.problem) state.append(` · ${steps(row.steps)} steps`);
+    if (!row.problem) state.append(` · ${steps(row.steps)}`);
     if (row.written) state.append(` · ${ago(row.written)}`);
     const what = row.problem || `${row.environment} · ${row.algorithm}`;
+    state.title = `${row.steps ?? 0} steps`;
     link.append(made("b", row.name), made("span", number(row.best ?? row.latest), "best"), made("small", what), state, spark(row.spark));
     return link;
   }
