@@ -3,6 +3,7 @@
 import io
 import re
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,6 +40,16 @@ def test_every_named_picture_has_its_panels(tmp_path):
         "rolling_mean", "rolling_std", "variation", "share",
     ]  # fmt: skip
     assert [panel.key for panel in found["loss_curves/step_61440"]] == ["policy_loss", "value_loss", "total_loss"]
+
+
+def test_the_docs_name_every_picture_and_every_figure(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "en" / "report.md").read_text()
+    for name in images.DOCUMENTS:
+        assert f"`{name.format(steps='<steps>')}.png`" in page
+    run = make_run(tmp_path / "run", full_rows(60))
+    record(run, "final", 1000)
+    for figure in make_report([run]).figures:
+        assert re.search(rf"^\|.*\b{figure.title}\b", page, re.MULTILINE), figure.title
 
 
 @needs_chromium

@@ -143,6 +143,21 @@ def test_hovering_tells_the_value_and_the_legend_hides_a_curve(opened):
     until(page, "document.getElementById('panel-returns')._fullData.some(trace => trace.visible === 'legendonly')")
 
 
+def test_curves_can_be_drawn_over_time_and_episodes(visit, full):
+    page, story = visit(full[1]), Story.read(full[0])
+    for name, column in (
+        ("wall-clock seconds", "elapsed_seconds"),
+        ("episodes", "episodes"),
+        ("environment steps", "steps"),
+    ):
+        page.select_option("#axis", name)
+        until(page, f"document.getElementById('panel-elapsed_seconds').layout.xaxis.title.text === '{name}'")
+        for panel, of in (("panel-entropy", "entropy"), ("panel-returns", "episode_return_mean")):
+            [trace] = [trace for trace in page.evaluate(READ, panel) if (trace["meta"] or {}).get("column") == of]
+            assert trace["x"] == pytest.approx(story.train.column(column).tolist())
+            assert trace["y"] == story.train.column(of).tolist()
+
+
 def test_the_newest_policy_is_shown_at_play(opened):
     until(opened, "document.querySelector('video').videoWidth === 64")
     assert "final.mp4, one of 2" in opened.inner_text("#film")

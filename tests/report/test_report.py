@@ -331,3 +331,12 @@ def test_the_time_that_nobody_claimed_is_shown(tmp_path):
     panels = {panel.key: panel for each in figures.draw(story(tmp_path, rows)) for panel in each.panels}
     [bars] = panels["time"].traces
     assert dict(zip(bars["y"], bars["x"], strict=True)) == {"update": 1.0, "compile": 2.0, "the rest": 1.0}
+
+
+def test_nothing_is_written_through_a_link(run, tmp_path):
+    make_run(tmp_path / "a", learning_rows(20))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "a" / "report").symlink_to(tmp_path / "elsewhere")
+    code, out, err = run("report", "a", "--no-images")
+    assert (code, out) == (2, "") and "is a link" in err
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -452,7 +452,10 @@ def throughput(story: Story) -> Figure | None:
         _wall_time(story, steps),
         _time_spent(story),
     ]
-    about = "Environment steps per second of wall-clock time, evaluations and checkpoints included in the time."
+    about = (
+        "Environment steps per second of wall-clock time, evaluations and checkpoints included in the time. The rest "
+        "of the time is what no part of the run claims for itself, evaluations most of all."
+    )
     return figure("throughput", "Throughput", f"{about} {thinning(story.train.rows)}", panels)
 
 

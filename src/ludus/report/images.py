@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ludus import files
 from ludus.report.drawing import Figure, Panel
 from ludus.report.page import opening, panel_id, script_of
+from ludus.report.places import write_file
 from ludus.types import LudusError
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -70,16 +70,8 @@ def write_images(figures: Sequence[Figure], folder: Path, steps: int) -> list[Pa
     """Write the named pictures below a folder; return where they are. LudusError if no Chromium can draw them."""
     wanted = documents(figures, steps)
     drawn = draw({panel.key: panel for panels in wanted.values() for panel in panels}.values())
-    written = []
-    try:
-        for name, panels in wanted.items():
-            path = folder / f"{name}.png"
-            files.make_folder(path.parent)
-            files.write_whole(path, mosaic([drawn[panel.key] for panel in panels]))
-            written.append(path)
-    except OSError as error:
-        raise LudusError(f"{folder}: cannot be written ({error.strerror or error})") from error
-    return written
+    pictures = {name: mosaic([drawn[panel.key] for panel in panels]) for name, panels in wanted.items()}
+    return [write_file(folder, f"{name}.png", picture) for name, picture in pictures.items()]
 
 
 def draw(panels: Iterable[Panel]) -> dict[str, bytes]:

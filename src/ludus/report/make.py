@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ludus import files
 from ludus.report import behaviour, figures, images, several
 from ludus.report.comparison import compared
 from ludus.report.drawing import Figure
 from ludus.report.page import comparison_page, run_page
 from ludus.report.performance import FOLDER, write_summaries
+from ludus.report.places import write_file
 from ludus.report.story import Story
 from ludus.types import LudusError
 
@@ -42,11 +42,7 @@ def make_report(runs: Sequence[Path], output: Path | None = None) -> Report:
     place = place / PAGE if place.is_dir() else place
     with np.errstate(all="ignore"):  # a loss may be too large to be squared; what is not known is not drawn
         drawn, page = _one(stories[0]) if len(stories) == 1 else _several(stories)
-    try:
-        files.make_folder(place.parent)
-        files.write_whole(place, page.encode())
-    except OSError as error:
-        raise LudusError(f"{place}: cannot be written ({error.strerror or error})") from error
+    write_file(place.parent, place.name, page.encode())
     return Report(place, drawn, steps)
 
 

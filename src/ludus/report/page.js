@@ -1,7 +1,9 @@
 "use strict";
-// Draws the panels of a report. PANELS is set before this text: a list of {id, title, traces, x, y, log, guides, layout}.
+// Draws the panels of a report. Two constants are set before this text: PANELS, a list of {id, title, traces, x, y, log,
+// guides, layout}, and CLOCKS, which say what wall-clock time and how many episodes belong to environment steps.
 (() => {
   const root = document.documentElement;
+  const STEPS = "environment steps";
   const wish = window.matchMedia("(prefers-color-scheme: dark)");
   const isTouch = window.matchMedia("(pointer: coarse)").matches;
   const isNarrow = () => window.innerWidth < 640;
@@ -51,7 +53,7 @@
       dragmode: isTouch ? false : "zoom", shapes: [], annotations: [], bargap: 0.02,
     };
     if (isBelow) base.margin.b = 44 + 19 * named(panel);
-    if (panel.x === "environment steps") base.xaxis.tickformat = "~s";
+    if (panel.x === STEPS) base.xaxis.tickformat = "~s";
     if (panel.log) { base.yaxis.type = "log"; }
     for (const [value, label] of panel.guides) {
       base.shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value,
@@ -81,6 +83,30 @@
         "yaxis.zerolinecolor": c.rule, shapes: fresh.shapes, annotations: fresh.annotations });
     }
   }
+  function along(clock) { // a function from environment steps to what the clock shows then
+    if (!clock) return (steps) => steps;
+    return (steps) => {
+      let low = 0, high = clock.steps.length - 1;
+      if (steps <= clock.steps[low]) return clock.values[low];
+      if (steps >= clock.steps[high]) return clock.values[high];
+      while (high - low > 1) {
+        const middle = (low + high) >> 1;
+        if (clock.steps[middle] <= steps) low = middle; else high = middle;
+      }
+      const share = (steps - clock.steps[low]) / (clock.steps[high] - clock.steps[low]);
+      return clock.values[low] + share * (clock.values[high] - clock.values[low]);
+    };
+  }
+  const asDrawn = new Map(); // the steps of each panel's traces, before any clock was chosen
+  async function setAxis(name) {
+    const read = along(CLOCKS[name]);
+    for (const panel of PANELS.filter((one) => one.x === STEPS)) {
+      const place = document.getElementById(panel.id);
+      if (!asDrawn.has(panel.id)) asDrawn.set(panel.id, place._fullData.map((trace) => Array.from(trace.x || [])));
+      await Plotly.restyle(place, { x: asDrawn.get(panel.id).map((steps) => steps.map(read)) });
+      await Plotly.relayout(place, { "xaxis.title.text": name, "xaxis.autorange": true });
+    }
+  }
   function theme() {
     setTheme(remembered() || (wish.matches ? "dark" : "light"));
     wish.addEventListener("change", () => { if (!remembered()) { setTheme(wish.matches ? "dark" : "light"); repaint(); } });
@@ -95,6 +121,8 @@
       await draw(panel);
       await new Promise((resolve) => setTimeout(resolve)); // the reader can scroll meanwhile
     }
+    const axis = document.getElementById("axis");
+    if (axis) axis.addEventListener("change", () => setAxis(axis.value));
     const film = document.querySelector("video");
     if (film && !window.matchMedia("(prefers-reduced-motion: reduce)").matches) film.play().catch(() => {});
     root.dataset.ready = "true";

@@ -13,10 +13,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 from ludus import __version__
 from ludus.files import read as read_file
 from ludus.report.comparison import Comparison, flat
-from ludus.report.drawing import Figure, Panel, colour
+from ludus.report.drawing import STEPS, Figure, Panel, colour
 from ludus.report.performance import steps_per_second
 from ludus.report.story import Story
 from ludus.report.strict import strict
@@ -26,6 +28,9 @@ from ludus.tracking.console import duration
 from ludus.types import LudusError
 
 FILMS = "videos"
+CLOCKS = {"wall-clock seconds": "elapsed_seconds", "episodes": "episodes"}
+"""What can stand below the curves instead of steps, and the columns that tell it."""
+TICKS = 2000
 MOST_FILM = 4 << 20
 """Bytes of a film that is put into the page."""
 
@@ -46,7 +51,7 @@ def run_page(story: Story, figures: Sequence[Figure]) -> str:
         f'<div class="verdict {word}"><strong>{text(judged.word.capitalize())}:</strong> {text(judged.evidence)}.</div>'
     )
     above += _facts(story) + _notes(run_notes(story)) + _film(story)
-    return _page(f"{title} · {name}", head, above, figures, _settings(story))
+    return _page(f"{title} · {name}", head, above, figures, _settings(story), _clocks(story))
 
 
 def comparison_page(comparison: Comparison, figures: Sequence[Figure]) -> str:
@@ -198,15 +203,35 @@ def _table_section(key: str, title: str, rows: Sequence[Sequence[str]], about: s
     return f'<section id="{key}"><details open><summary>{text(title)}</summary>{told}{_table(rows)}</details></section>'
 
 
-def _page(title: str, head: str, above: str, figures: Sequence[Figure], below: str) -> str:
-    script = script_of([panel for figure in figures for panel in figure.panels])
+def _clocks(story: Story) -> dict[str, dict[str, list[float]]]:
+    """Return what can stand below the curves instead of steps, each by the steps that it belongs to."""
+    train, found = story.train, {}
+    for name, column in CLOCKS.items():
+        steps, values = train.column("steps"), train.column(column)
+        known = np.flatnonzero(np.isfinite(steps) & np.isfinite(values))
+        if len(known) > 1:
+            kept = np.unique(known[np.linspace(0, len(known) - 1, TICKS).astype(int)])
+            found[name] = {"steps": steps[kept].tolist(), "values": values[kept].tolist()}
+    return found
+
+
+def _choice(clocks: dict[str, Any]) -> str:
+    names = "".join(f"<option>{text(name)}</option>" for name in (STEPS, *clocks))
+    return f'<label class="axis quiet">Curves over <select id="axis">{names}</select></label>' if clocks else ""
+
+
+def _page(
+    title: str, head: str, above: str, figures: Sequence[Figure], below: str, clocks: dict[str, Any] | None = None
+) -> str:
+    clocks = clocks or {}
+    script = script_of([panel for figure in figures for panel in figure.panels], clocks)
     links = [f'<a href="#{figure.key}">{text(figure.title)}</a>' for figure in figures]
     sections = "".join(map(_section, figures))
     return f"""{opening(title, script)}
 <body>
 <header><div class="top"><div>{head}</div><button id="theme" type="button">Dark</button></div>
 {above}
-<nav aria-label="Figures">{"".join(links)}</nav></header>
+<nav aria-label="Figures">{"".join(links)}</nav>{_choice(clocks)}</header>
 <main>{sections}{below}</main>
 <footer>Made by ludus {text(__version__)} from run folders alone. Drag to zoom, double-click to zoom out, click a name
 in a legend to hide its curve.</footer>
@@ -256,13 +281,16 @@ def panel_id(panel: Panel) -> str:
     return f"panel-{panel.key}"
 
 
-def script_of(panels: Sequence[Panel]) -> str:
+def script_of(panels: Sequence[Panel], clocks: dict[str, Any] | None = None) -> str:
     """Return the one script of a page: plotly.js, what is to be drawn, and who draws it."""
-    made = [strict(drawn(panel)) for panel in panels]
+    made = _literal([drawn(panel) for panel in panels])
+    return f"{plotly_js()}\nconst PANELS = {made};\nconst CLOCKS = {_literal(clocks or {})};\n{resource('page.js')}"
+
+
+def _literal(value: Any) -> str:
+    """Return a value as JavaScript writes it inside HTML."""
     # In a script, HTML ends at "</script" whatever JavaScript thinks: no "<" of a text may stand as it is.
-    data = json.dumps(made, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    data = data.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    return f"{plotly_js()}\nconst PANELS = {data};\n{resource('page.js')}"
+    return json.dumps(strict(value), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def drawn(panel: Panel) -> dict[str, Any]:

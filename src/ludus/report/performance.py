@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ludus import files
+from ludus.report.places import write_file
 from ludus.report.series import rolling, share_at_least, trend
 from ludus.report.story import Story
 from ludus.report.strict import strict
 from ludus.report.verdict import verdict
-from ludus.types import LudusError
 
 FOLDER = "report"
 PERFORMANCE, SUMMARY = "performance_report.json", "training_summary.json"
@@ -33,14 +32,8 @@ def write_summaries(run: str | Path | Story) -> list[Path]:
     folder = story.run.path / FOLDER
     with np.errstate(all="ignore"):  # a loss may be too large to be squared; what is not known is left out
         made = {PERFORMANCE: performance_report(story), SUMMARY: training_summary(story)}
-    try:
-        files.make_folder(folder)
-        for name, content in made.items():
-            text = json.dumps(strict(content), indent=2, allow_nan=False) + "\n"
-            files.write_whole(folder / name, text.encode())
-    except OSError as error:
-        raise LudusError(f"{folder}: cannot be written ({error.strerror or error})") from error
-    return [folder / name for name in made]
+    texts = {name: json.dumps(strict(content), indent=2, allow_nan=False) + "\n" for name, content in made.items()}
+    return [write_file(folder, name, text.encode()) for name, text in texts.items()]
 
 
 def performance_report(story: Story) -> dict[str, Any]:
