@@ -91,9 +91,10 @@ def test_figures_are_in_groups(finished):
         "train/policy_loss", "train/value_loss", "train/approx_kl", "train/entropy", "train/learning_rate",
         "train/gradient_norm", "rollout/episode_return_mean", "rollout/episode_length_mean", "rollout/reward_mean",
         "evaluation/return_mean", "evaluation/length_mean", "runtime/steps_per_second", "gradient_norm/actor",
-        "update_norm/critic", "parameter_norm/actor_torso/layers/0", "adam_second_moment_norm/critic_head",
+        "update_norm/critic", "parameter_norm/actor_torso/layers/0", "moment_norm/adam_second/critic_head",
     }  # fmt: skip
     assert wanted <= tags
+    assert min(tags).startswith("evaluation/"), "what one looks for comes first"
     assert tag_of("info/collision/mean") == "metrics/collision/mean"
     assert tag_of("seconds/update") == "runtime/seconds/update"
     assert tag_of("success_rate") == "rollout/success_rate"
@@ -311,8 +312,9 @@ def test_tensorboard_itself_shows_the_runs(finished):
             text = get(f"{url}/data/plugin/text/text?run={name}&tag=config%2Ftext_summary")
             assert "CartPole" in text[0]["text"] and "<code" in text[0]["text"]
             assert name in get(f"{url}/data/plugin/histograms/tags")
-            infos = get(f"{url}/data/plugin/hparams/experiment?request=%7B%7D")["hparamInfos"]
-            assert {"algorithm.gamma", "env", "seed"} <= {info["name"] for info in infos}
+            experiment = get(f"{url}/data/plugin/hparams/experiment?request=%7B%7D")
+            assert {"algorithm.gamma", "env", "seed"} <= {info["name"] for info in experiment["hparamInfos"]}
+            assert "evaluation/return_mean" in {info["name"]["tag"] for info in experiment["metricInfos"]}
         finally:
             server.terminate()
 

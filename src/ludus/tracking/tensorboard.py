@@ -47,6 +47,8 @@ def tag_of(name: str) -> str:
         return f"metrics/{name.removeprefix('info/')}"
     if name in RUNTIME or name.startswith("seconds/"):
         return f"runtime/{name}"
+    if name.startswith("adam_"):  # groups are shown in the order of their names, and this is not what one looks for
+        return f"moment_norm/{name.replace('_moment_norm/', '/')}"
     if any(part in name for part in OWN_GROUPS):
         return name
     return f"{'rollout' if name.startswith(('episode_', 'success', 'reward_')) else 'train'}/{name}"
