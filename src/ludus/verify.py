@@ -149,6 +149,7 @@ def debug(
         source = Source(run, start, fallback=False, say=say)
         trainer.watch(source)
         context = trainer.context(budget if any(budget) else Budget(None, None, np.inf))
+        context = context._replace(health_frequency=None)  # where these figures are not due they are NaN, on purpose
         state = trainer.state
         say(f"from {source.step:,} steps on")
         for _ in range(iterations):
@@ -177,6 +178,7 @@ def _try_iteration(
         context,
         state.learner,
         state.counters,
+        state.iteration,
         rollout,
         stats._replace(**dict.fromkeys(UNCOUNTED, ())),
         keys["update"],

@@ -356,7 +356,7 @@ class PPO:
 
         learner, steps = scan_minibatches(
             partial(self._step, state.network, annealing),
-            Learner(state.parameters, state.optimizer, jnp.asarray(False), jnp.full(state.network.size, jnp.nan)),
+            Learner(state.parameters, state.optimizer, jnp.asarray(False), jnp.zeros(state.network.size)),
             samples,
             indices,
             skip if may_skip else None,
@@ -365,7 +365,8 @@ class PPO:
         metrics = dict(zip(STEP_METRICS, totals / jnp.maximum(totals[-1], 1.0), strict=True))
         del metrics["evaluated"]
         metrics["total_loss"] = self._total(metrics["policy_loss"], metrics["value_loss"], metrics["entropy"])
-        return learner, metrics | {"updates": totals[-2].astype(jnp.int32), "gradient": learner.gradient}
+        gradient = jnp.where(totals[-2] > 0, learner.gradient, jnp.nan)
+        return learner, metrics | {"updates": totals[-2].astype(jnp.int32), "gradient": gradient}
 
     def _step(self, network: Network, annealing: Any, learner: Learner, part: Samples) -> tuple[Learner, jax.Array]:
         """One gradient step on one minibatch."""

@@ -272,7 +272,7 @@ class SAC:
             return learner, totals + terms, gradient
 
         totals = jnp.zeros(len(STEP_METRICS))
-        gradient = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), state.learner.parameters)
+        gradient = jax.tree.map(jnp.zeros_like, state.learner.parameters)
         learner, totals, gradient = jax.lax.fori_loop(0, updates, step, (state.learner, totals, gradient))
         metrics = dict(zip(STEP_METRICS, totals / jnp.maximum(updates, 1), strict=True))
         fault = first_fault(
@@ -290,7 +290,7 @@ class SAC:
         metrics["learning_rate"] = jnp.asarray(self.learning_rate)
         metrics = {name: jnp.where(updates > 0, value, jnp.nan) for name, value in metrics.items()}
         metrics |= {"fault": fault, "updates": updates, "replay_size": replay.ends.size.astype(jnp.float32)}
-        return new, metrics | {"gradient": gradient}
+        return new, metrics | {"gradient": jax.tree.map(lambda x: jnp.where(updates > 0, x, jnp.nan), gradient)}
 
     def health(self, old: SACState, new: SACState, gradient: Parameters, rollout: Rollout) -> Figures:
         """Norms by layer and for actor, critics (both together) and temperature, if learnt; histograms."""
