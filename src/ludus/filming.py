@@ -177,7 +177,9 @@ def film_grid(
             write_episode(episode, made[-1])
             pictures, rate, _ = pictures_of(episode, env, tile_size(len(stages)), say)
             trained = f"{chosen.steps:,} steps" if chosen.steps is not None else ""
-            tiles.append(Tile(episode, pictures, " · ".join(filter(None, [chosen.label, trained]))))
+            name = "" if chosen.label.isdigit() else chosen.label
+            tiles.append(Tile(episode, pictures, " · ".join(filter(None, [name, trained]))))
+            say(f"{tiles[-1].title}: {len(episode):,} steps played, return {episode.arrays['return'][-1]:.2f}")
         about = {"tiles": [about_episode(tile.episode) for tile in tiles]}
         films = write_film(run / FOLDER / "grid.mp4", grid_frames(tiles, rate), rate, about, gif)
     finally:
