@@ -3,7 +3,7 @@
 import io
 import re
 import stat
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 import pytest
@@ -66,6 +66,21 @@ def test_pictures_are_drawn_and_put_together(tmp_path, monkeypatch, capsys):
     for half in (picture[:, :1080], picture[:, 1080:]):
         assert len(np.unique(half.reshape(-1, 3), axis=0)) > 50  # something is drawn on either
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.requirement("S1.25")
+def test_pictures_have_the_same_names_in_mlflow():
+    from ludus.tracking.mlflow.sender import place_of
+
+    known = {
+        "report/figures/kl_divergence/step_5.png": "kl_divergence",
+        "report/figures/episode_returns.png": "",
+        "report/index.html": "report",
+        "report/performance_report.json": "performance_analysis",
+        "policies/final_actor.safetensors": "policies",
+        "config.yaml": "",
+    }
+    assert {path: place_of(PurePath(path)) for path in known} == known
 
 
 def test_without_chromium_one_line_says_so(tmp_path, monkeypatch, capsys):

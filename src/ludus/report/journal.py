@@ -165,8 +165,10 @@ class Block:
             rows = read_alike(self.lines, alike)
             if rows is not None:
                 self._take_all(rows)
-            for i in alike if rows is None else sorted(set(alike) - set(rows.lines.tolist())):
-                self._take_one(i)
+            done = set() if rows is None else set(rows.lines.tolist())
+            for i in alike if len(done) < len(alike) else ():
+                if i not in done:
+                    self._take_one(i)
 
     def table(self, kind: str) -> Table:
         """Return the rows of one kind, in their order."""

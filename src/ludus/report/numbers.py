@@ -55,7 +55,7 @@ class Lines:
         found: dict[bytes, list[int]] = {}
         start = 0
         for shape, neighbours in itertools.groupby(self.text.translate(None, OF_NUMBERS).split(b"\n")[:-1]):
-            end = start + sum(1 for _ in neighbours)
+            end = start + len(list(neighbours))
             found.setdefault(shape, []).extend(range(start, end))
             start = end
         return found

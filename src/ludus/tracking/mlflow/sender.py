@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from ludus import __version__
@@ -25,7 +25,16 @@ PLACES = {
     "report/training_summary.json": "dashboard",
 }
 """Where files of a run folder lie in MLflow, if not in a folder of the same name."""
+FIGURES = PurePath("report", "figures")
+"""Pictures lie at the top in MLflow, under the names that users of the founding documents know."""
 FOLDERS = ("policies", "report", "videos")
+
+
+def place_of(path: PurePath) -> str:
+    """Return the folder of MLflow into which a file of a run folder goes; "" is the top one."""
+    parent = path.parent.relative_to(FIGURES) if path.is_relative_to(FIGURES) else path.parent
+    folder = PLACES.get(path.as_posix(), parent.as_posix())
+    return "" if folder == "." else folder
 
 
 class DivergedError(Exception):
@@ -121,7 +130,7 @@ class Sender:
             for file in self._artifacts():
                 progress()
                 place = file.relative_to(self.run)
-                self.store.upload(self.cursor.run, file, PLACES.get(place.as_posix(), place.parent.as_posix()))
+                self.store.upload(self.cursor.run, file, place_of(place))
 
     def close(self) -> None:
         """Say how the run ended, if it has."""
