@@ -10,6 +10,7 @@ import numpy as np
 from ludus.report.run import Run
 from ludus.report.statistics import Estimate, estimate
 from ludus.report.story import Story
+from ludus.report.strict import strict
 from ludus.types import LudusError
 
 OWN = ("seed", "run_dir", "verbose", "log_frequency")
@@ -50,7 +51,7 @@ class Comparison:
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON knows it."""
-        return {
+        told = {
             "groups": [
                 {
                     "group": group.letter,
@@ -66,6 +67,7 @@ class Comparison:
             "differences": self.differences,
             "notes": self.notes,
         }
+        return strict(told)
 
 
 def compare(paths: Sequence[Path]) -> Comparison:
@@ -82,6 +84,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
     return compared([Story.read(path) for path in paths])
 
 
+@np.errstate(all="ignore")  # a figure may be too large for a sum; what is not known is not told
 def compared(stories: Sequence[Story]) -> Comparison:
     """Compare runs that have been read; those that differ in nothing but the seed are taken together."""
     alike: dict[str, list[Story]] = {}

@@ -125,7 +125,7 @@ def run_facts(story: Story) -> list[tuple[str, str, str | None]]:
         ),
         ("status", story.run.status, story.run.identity.get("exit_reason") if story.run.status == "finished" else None),
         ("resumed", *_resumes(story)),
-        ("device", ", ".join(map(str, story.run.identity.get("devices") or ["unknown"])), _versions(story)),
+        ("device", _devices(story), _versions(story)),
     ]
 
 
@@ -147,6 +147,11 @@ def _resumes(story: Story) -> tuple[str, str | None]:
     told = [f"at {entry.get('steps', '?')} steps ({entry.get('level', '?')})" for entry in story.resumes[-3:]]
     times = len(story.resumes)
     return f"{times} time{'s' if times > 1 else ''}", ("... " if times > 3 else "") + ", ".join(told)
+
+
+def _devices(story: Story) -> str:
+    devices = story.run.identity.get("devices")
+    return ", ".join(map(str, devices)) if isinstance(devices, list) and devices else "unknown"
 
 
 def _versions(story: Story) -> str | None:

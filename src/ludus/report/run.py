@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ludus.report.strict import strict
 from ludus.tracking.run_folder import CONFIG, IDENTITY, JOURNAL, is_training, read_config, read_identity
 from ludus.types import LudusError
 
@@ -70,7 +71,7 @@ class Row:
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON knows it."""
-        return asdict(self)
+        return strict(asdict(self))
 
 
 def find_runs(folder: Path) -> list[Path]:

@@ -139,10 +139,11 @@ class Story:
         known = np.isfinite(returns)
         if not known.any():
             return None
-        weights = np.ones(known.sum()) if each else np.maximum(np.diff(numbers[known], prepend=0.0), 1.0)
+        weights = np.ones(known.sum()) if each else np.clip(np.diff(numbers[known], prepend=0.0), 1.0, 1e9)
         values = returns[known]
         recent = np.cumsum(weights[::-1])[::-1] - weights < RECENT  # the fewest that have so many episodes
-        values, weights = values[recent], weights[recent]
+        recent[-1] = True
+        values, weights = values[recent], np.nan_to_num(weights[recent], nan=1.0)
         mean = float(np.average(values, weights=weights))
         # Between iterations, since that is what is known: the interval of a mean of independent iterations.
         deviation = float(np.sqrt(np.average((values - mean) ** 2, weights=weights)))

@@ -68,7 +68,7 @@ def estimate_text(made: Estimate | None) -> str:
 
 def number(value: float) -> str:
     """Format a number so that a reader sees four digits of it or more."""
-    if value == int(value) and abs(value) < 1e15:
+    if abs(value) < 1e15 and value == int(value):
         return f"{int(value):,}"
     if 1e-3 <= abs(value) < 1e6:
         return f"{value:,.2f}" if abs(value) >= 100 else f"{value:.4g}"
