@@ -275,6 +275,18 @@ def test_evaluate_repeats_the_final_evaluation_with_the_environment_of_the_run(r
     assert elsewhere["mean_return"] != summary["mean_return"]
 
 
+@pytest.mark.requirement("S2.29")
+def test_evaluate_writes_a_table_of_the_episodes(run, trained, tmp_path):
+    code, out, _ = run("evaluate", str(trained), "--episodes", "7", "--json", "--csv", str(tmp_path / "episodes.csv"))
+    lines = (tmp_path / "episodes.csv").read_text().splitlines()
+    assert code == 0 and lines[0] == "episode,return,length" and len(lines) == 8
+    rows = [[float(cell) for cell in line.split(",")] for line in lines[1:]]
+    assert [row[0] for row in rows] == list(range(7))
+    assert sum(row[1] for row in rows) / 7 == pytest.approx(json.loads(out)["mean_return"])
+    code, _, err = run("evaluate", str(trained), "--csv", str(tmp_path / "nowhere" / "episodes.csv"))
+    assert code == 2 and "cannot be written" in err
+
+
 def test_evaluate_obeys_episodes_and_seed(run, trained):
     code, out, _ = run("evaluate", str(trained), "--episodes", "7")
     assert (code, out.count("\n")) == (0, 1)

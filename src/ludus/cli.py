@@ -24,6 +24,7 @@ from ludus.types import LudusError
 
 if TYPE_CHECKING:
     from ludus.config import TrainConfig
+    from ludus.evaluation import Evaluation
     from ludus.policy import Policy
     from ludus.trainer import Trainer, TrainResult
 
@@ -290,6 +291,7 @@ def _evaluate(words: list[str]) -> int:
     parser.add_argument("--env", metavar="ID", help="play elsewhere than where it was trained")
     parser.add_argument("--checkpoint", metavar="STEP", help="latest, best or a step, instead of the final policy")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a table of the episodes")
     given = parser.parse_args(words)
     from ludus.evaluation import evaluate
 
@@ -297,8 +299,23 @@ def _evaluate(words: list[str]) -> int:
     policy, config = _policy(run, given.checkpoint)
     with contextlib.closing(_environment(run, config, given.env)) as env:
         evaluation = evaluate(policy, env, given.episodes, given.seed)
+    if given.csv is not None:
+        _write_episodes(given.csv, evaluation)
     print(json.dumps(evaluation.summary()) if given.json else evaluation)
     return 0
+
+
+def _write_episodes(path: Path, evaluation: "Evaluation") -> None:
+    import csv
+
+    try:
+        with path.open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["episode", "return", "length"])
+            pairs = zip(evaluation.returns.tolist(), evaluation.lengths.tolist(), strict=True)
+            table.writerows([number, *pair] for number, pair in enumerate(pairs))
+    except OSError as error:
+        raise LudusError(f"--csv={path}: cannot be written ({error.strerror})") from error
 
 
 def _policy(run: Path, checkpoint: str | None) -> tuple["Policy", dict[str, Any]]:
