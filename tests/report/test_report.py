@@ -195,7 +195,11 @@ def test_a_sweep_has_a_heat_map(tmp_path):
 
 
 def test_curves_of_seeds_are_their_interquartile_mean(tmp_path):
-    paths = [make_run(tmp_path / f"{i}", [evaluation_row(1, i), evaluation_row(3, 10.0 + i)], seed=i) for i in range(5)]
+    scores = (0.0, 1.0, 2.0, 3.0, 100.0)
+    paths = [
+        make_run(tmp_path / f"{i}", [evaluation_row(1, score), evaluation_row(3, 10.0 + score)], seed=i)
+        for i, score in enumerate(scores)
+    ]
     drawn = {each.key: each for each in several.draw(compared(list(map(Story.read, paths))))}
     traces = {trace["name"]: trace for panel in drawn["returns"].panels for trace in panel.traces if "name" in trace}
     middle = traces["A (5 seeds)"]
