@@ -5,13 +5,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ludus.learning.minibatch import accumulated, blank_padding, minibatch_indices, scan_minibatches
+from ludus.learning.minibatch import (
+    INDEX_BITS,
+    accumulated,
+    argsort_at_once,
+    blank_padding,
+    minibatch_indices,
+    scan_minibatches,
+)
 from ludus.types import Transition
+
+MANY = 20_000
+assert MANY > 1 << INDEX_BITS, "too few rows for the order of many rows to be tested"
 
 
 @pytest.mark.requirement("S3.4")
 @pytest.mark.requirement("S1.16")
-@pytest.mark.parametrize(("rows", "size", "epochs"), [(12, 4, 3), (12, 12, 2), (5, 1, 1), (48, 16, 10)])
+@pytest.mark.parametrize(
+    ("rows", "size", "epochs"), [(12, 4, 3), (12, 12, 2), (5, 1, 1), (48, 16, 10), (MANY, 5_000, 2)]
+)
 def test_each_epoch_visits_each_row_exactly_once(rows, size, epochs):
     indices = np.asarray(minibatch_indices(jax.random.key(0), rows, size, epochs))
     assert indices.shape == (epochs * rows // size, size)
@@ -19,10 +31,11 @@ def test_each_epoch_visits_each_row_exactly_once(rows, size, epochs):
 
 
 @pytest.mark.requirement("S3.4")
-def test_epochs_and_keys_give_different_orders():
-    first, second = np.asarray(minibatch_indices(jax.random.key(0), 64, 64, 2))
-    other = np.asarray(minibatch_indices(jax.random.key(1), 64, 64, 1))[0]
-    assert (first != second).any() and (first != other).any() and (first != np.arange(64)).any()
+@pytest.mark.parametrize("rows", [64, MANY])
+def test_epochs_and_keys_give_different_orders(rows):
+    first, second = np.asarray(minibatch_indices(jax.random.key(0), rows, rows, 2))
+    other = np.asarray(minibatch_indices(jax.random.key(1), rows, rows, 1))[0]
+    assert (first != second).any() and (first != other).any() and (first != np.arange(rows)).any()
 
 
 def test_every_row_is_as_likely_to_come_at_every_position():
@@ -35,11 +48,21 @@ def test_every_row_is_as_likely_to_come_at_every_position():
     assert chi_square < 49 + 60
 
 
-def test_padding_comes_last_in_every_epoch():
-    valid = np.random.default_rng(0).random(32) < 0.5
-    indices = np.asarray(minibatch_indices(jax.random.key(0), 32, 8, 3, valid)).reshape(3, 32)
+@pytest.mark.parametrize("rows", [32, MANY])
+def test_padding_comes_last_in_every_epoch(rows):
+    valid = np.random.default_rng(0).random(rows) < 0.5
+    indices = np.asarray(minibatch_indices(jax.random.key(0), rows, 8, 3, valid)).reshape(3, rows)
     np.testing.assert_array_equal(valid[indices], [np.sort(valid)[::-1]] * 3)
-    np.testing.assert_array_equal(np.sort(indices, axis=1), [range(32)] * 3)
+    np.testing.assert_array_equal(np.sort(indices, axis=1), [range(rows)] * 3)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 10])
+def test_one_sort_of_all_rows_sorts_each_of_them(rows):
+    """What a GPU does with many rows; equal numbers stay in the order of their indices."""
+    numbers = np.random.default_rng(0).integers(0, 2**32, (rows, 500), np.uint32)
+    numbers[:, 100:200] = numbers[:, :100]
+    coarse = numbers >> np.uint32((rows - 1).bit_length())
+    np.testing.assert_array_equal(argsort_at_once(jnp.asarray(numbers)), np.argsort(coarse, axis=1, stable=True))
 
 
 def test_padding_at_the_end_does_not_change_the_order_of_the_rest():

@@ -38,7 +38,21 @@ def minibatch_indices(
         index = jnp.arange(num_rows, dtype=jnp.uint32)
         order = jnp.sort((order >> INDEX_BITS << INDEX_BITS) | index, axis=-1) & ((1 << INDEX_BITS) - 1)
         return order.astype(jnp.int32).reshape(-1, minibatch_size)
-    return jnp.argsort(order, axis=-1).reshape(-1, minibatch_size)
+    order = jax.lax.platform_dependent(order, cpu=jnp.argsort, default=argsort_at_once)
+    return order.reshape(-1, minibatch_size)
+
+
+def argsort_at_once(numbers: jax.Array) -> jax.Array:
+    """Indices `[R, N]` that sort each row of uint32 `numbers` `[R, N]`, but for the last log2(R) bits of each number.
+
+    One sort of all numbers, each led by that of its row: a GPU has a radix sort for one long row, but for several at a
+    time it takes four times as long. On a CPU many short sorts are quicker.
+    """
+    num_rows, length = numbers.shape
+    bits = (num_rows - 1).bit_length()
+    row = jnp.arange(num_rows, dtype=jnp.uint32)[:, None]
+    led = numbers >> bits | row << (32 - bits)
+    return (jnp.argsort(led.ravel()) % length).reshape(num_rows, length)
 
 
 def scan_minibatches(

@@ -1,5 +1,6 @@
 """Layers with the initialisation that policy-gradient methods want, and what lies between spaces and vectors."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -32,6 +33,10 @@ ACTIVATIONS: dict[str, Callable] = {
     "gelu": nnx.gelu,
     "silu": nnx.silu,
 }
+
+
+NARROW = 8
+"""A layer with up to so many outputs, such as a head, has its slopes carried back without a matrix kernel."""
 
 
 def generator_from(rngs: nnx.Rngs) -> np.random.Generator:
@@ -69,7 +74,17 @@ def _product_backward(saved: Any, slope: jax.Array) -> tuple[jax.Array, jax.Arra
     rows, slopes = x.reshape(-1, x.shape[-1]), slope.reshape(-1, slope.shape[-1])  # [..., size] -> [n, size]
     # A CPU's matrix kernel wants the long axis of `x` to lie next to itself in memory. Transposed beforehand, the
     # whole update of PPO took 0.8 of the time at 512 rows (docs/en/benchmarks.md).
-    return slope @ weights.T, jax.lax.optimization_barrier(rows.T) @ slopes
+    return _pulled_back(slope, weights), jax.lax.optimization_barrier(rows.T) @ slopes
+
+
+def _pulled_back(slope: jax.Array, weights: jax.Array) -> jax.Array:
+    """Return `slope W^T`."""
+    outputs = weights.shape[1]
+    if outputs > NARROW:
+        return slope @ weights.T
+    # A GPU computes a few sums of products in passing, where a matrix kernel would write its whole result to memory
+    # for the derivative of the activation to read it again.
+    return functools.reduce(jnp.add, (slope[..., i : i + 1] * weights[:, i] for i in range(outputs)))
 
 
 product.defvjp(_product_forward, _product_backward)
