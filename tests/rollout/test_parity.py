@@ -61,7 +61,7 @@ def test_both_collectors_give_the_same_rollout_and_the_same_update(case, whole_e
     (algorithm, state), (_, rollout, stats), (_, host_rollout, host_stats) = rollouts(case, whole_episodes)
     assert (np.asarray(rollout.steps.terminated) | np.asarray(rollout.steps.truncated)).any()
     assert_close(rollout, host_rollout)
-    assert_close(stats, host_stats)
+    assert_close(stats, host_stats._replace(seconds=()))  # only the host can tell what its time went on
     update = jax.jit(lambda algorithm, state, rollout: algorithm.update(state, rollout, stream(2, "update")))
     learnt, metrics = update(algorithm, state, rollout)
     host_learnt, host_metrics = update(algorithm, state, host_rollout)
