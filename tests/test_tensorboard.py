@@ -161,6 +161,9 @@ def test_a_resumed_run_goes_on_in_a_new_file_and_what_was_taken_back_is_gone(tmp
     live.Reload()  # a reader that had seen what is no longer true
     steps = [point.step for point in live.Tensors("train/entropy")]
     assert steps == [row["steps"] for row in read_journal(run) if row["kind"] == "train"]
+    cut_to(run, 2)  # as if it were resumed from before the first file's end
+    assert complete(run) == 0
+    assert shown(loaded(run)) == expected(run)
 
 
 def cut_to(run: Path, rows: int) -> None:

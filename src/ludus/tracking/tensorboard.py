@@ -171,9 +171,7 @@ class EventWriter:
             while position < len(self._waiting):
                 position += os.write(self._file, self._waiting[position:])
         except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._size)
-                os.lseek(self._file, self._size, os.SEEK_SET)
+            os.lseek(self._file, self._size, os.SEEK_SET)  # the next attempt writes over the part that was written
             raise
         self._size += len(self._waiting)
         self._waiting = b""
