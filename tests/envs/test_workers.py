@@ -60,7 +60,7 @@ def test_any_number_of_workers_gives_the_same_bits(env, made):
             assert other_steps.valid.all(), "the mask is there although nothing broke: nothing is compiled anew"
             jax.tree.map(np.testing.assert_array_equal, steps._replace(valid=()), other_steps._replace(valid=()))
             assert other_stats.info == stats.info
-            jax.tree.map(np.testing.assert_array_equal, stats, other_stats)
+            jax.tree.map(np.testing.assert_array_equal, stats._replace(seconds=()), other_stats._replace(seconds=()))
 
 
 def test_evaluation_is_the_same_in_workers(made):
@@ -105,7 +105,7 @@ def test_a_worker_at_fault_is_replaced_and_its_episodes_are_dropped(kind, wait, 
     (tmp_path / kind).write_text(str(wait))
     began = time.monotonic()
     steps, stats = run.rollout()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert not (tmp_path / kind).exists(), "the fault was committed"
     kept = assert_true_pairs(steps)
     lost = ~steps.valid
@@ -144,7 +144,7 @@ def test_a_worker_at_fault_stops_the_run_if_so_asked(kind, made, tmp_path):
     began = time.monotonic()
     with pytest.raises(ludus.LudusError) as caught:
         run.rollout()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     first = str(caught.value)
     assert "\n" not in first
     assert REASONS[kind] in "\n".join([first, *getattr(caught.value, "__notes__", [])])
