@@ -201,10 +201,10 @@ def test_a_checkpoint_can_be_evaluated_while_the_run_is_locked(tmp_path, capsys)
 
 def test_the_best_return_is_the_mean_of_a_full_window(monkeypatch):
     monkeypatch.setattr(records, "WINDOW", 4)
-    recorder = records.Recorder(None, verbose=False)
+    recorder = records.Recorder(None, verbose=False, options=records.RecordOptions())
     seen = []
     for episodes, total in ((1, 100.0), (2, 2.0), (0, 0.0), (1, 6.0), (3, 3.0), (2, 20.0)):
-        recorder._remember(episodes, total)
+        recorder._remember({"episodes": [episodes], "return_sum": [total], "length_sum": [0.0]}, 0, None)
         seen.append(recorder.recent_return)
     assert seen == [None, None, None, 108 / 4, 9 / 4, 23 / 5]
 
