@@ -15,7 +15,7 @@ import numpy as np
 
 from ludus.checkpoint import Checkpoint, Checkpoints, Shape
 from ludus.compilation import OPTION_NAMES, Options
-from ludus.convergence import ConvergenceOptions
+from ludus.convergence import Convergence, ConvergenceOptions
 from ludus.counting import Budget
 from ludus.critic import Critic
 from ludus.envs.registry import WORKER_KEYS, make_env
@@ -172,6 +172,7 @@ class Source:
         self.record = self.checkpoint.record
         try:
             _check_record(self.record, self.step)
+            _check_convergence(self.record)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise LudusError(f"{self.checkpoint.path}: its record is damaged ({error})") from error
         self.level = "exact"
@@ -303,6 +304,15 @@ def _check_record(record: dict[str, Any], step: int) -> None:
         raise ValueError("recent")
     if any(type(n) not in (int, float) for n in record["latest"].values()):
         raise ValueError("latest")
+
+
+def _check_convergence(record: dict[str, Any]) -> None:
+    """Raise likewise if what the rule of convergence remembers is not what it wrote; old checkpoints have nothing."""
+    if "convergence" in record:
+        rule = Convergence(ConvergenceOptions())
+        rule.restore(record["convergence"])
+        if rule.snapshot() != record["convergence"]:
+            raise ValueError("convergence")
 
 
 def _check_finite(checkpoint: Checkpoint, arrays: dict[str, Any]) -> None:
