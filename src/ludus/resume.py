@@ -81,7 +81,7 @@ def rebuilt(
             algorithm, env, **{"verbose": verbose, **settings}, seed=config["seed"], collect=config["collect"]
         )
         return trainer, Budget(*(config[name] for name in Budget._fields))
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LudusError(f"{run}: its config.yaml is damaged ({type(error).__name__}: {error})") from error
 
 
@@ -119,6 +119,9 @@ def untrained(run: str | Path) -> Policy:
 
 def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Lay changes over a run's configuration; one that would change what the state means is refused by name."""
+    for part in PARTS:
+        if not isinstance(config.get(part) or {}, dict):
+            raise LudusError(f"{part}: config.yaml must hold names and values there, got {config[part]!r}")
     config = config | {part: dict(config.get(part) or {}) for part in PARTS}
     known = {f"{part}.{field.name}" for part, kind in PARTS.items() for field in fields(kind)}
     for key, value in changes.items():
