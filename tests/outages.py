@@ -12,6 +12,7 @@ from typing import Any
 import ludus
 from ludus.tracking.mlflow.tracker import MLflowTracker
 from ludus.tracking.run_folder import read_identity, read_journal
+from ludus.tracking.tracker import TrackingOptions
 from mlflow_server import Proxy, Reader
 
 MODES = {"refuse": 0.0, "error": 0.0, "hang": 0.0, "slow": 17.0, "lost": 0.0, "auth": 0.0, "pass": 0.0}
@@ -71,7 +72,8 @@ def outage(seed: int, server: str, reader: Reader, folder: Path) -> dict[str, An
 
     run = folder / f"outage-{seed}"
     env = ludus.make_env("jax:CartPole-v1", 8)
-    made = ludus.Trainer(ALGORITHM, env, run_dir=run, seed=seed, eval_frequency=0, verbose=False)
+    options = {"tracking": TrackingOptions(tensorboard=False), "eval_frequency": 0, "verbose": False}
+    made = ludus.Trainer(ALGORITHM, env, run_dir=run, seed=seed, **options)
     made.final_episodes = 0
     tracker = Timed(lambda text: None)
     made.record.trackers = [tracker]
@@ -80,7 +82,8 @@ def outage(seed: int, server: str, reader: Reader, folder: Path) -> dict[str, An
     try:
         thread.start()
         result = made.train(max_seconds=SECONDS)  # its compilation included
-        row |= {"rows": result.iterations, "share": round(tracker.seconds / result.seconds, 5)}
+        share = round(tracker.seconds / result.seconds, 5)
+        row |= {"rows": result.iterations, "share": share, "stopped_by": result.stopped_by}
         if row["share"] > MOST_SHARE:
             row["failure"] = f"{row['share']:.1%} of the time was spent in the tracker"
     except Exception as error:  # whatever it is: training must not stop
@@ -92,7 +95,7 @@ def outage(seed: int, server: str, reader: Reader, folder: Path) -> dict[str, An
     done = subprocess.run(
         [sys.executable, "-m", "ludus", "track", str(run)], capture_output=True, text=True, check=False
     )
-    row["sent_later"] = done.stdout.splitlines()[0] if done.stdout else ""
+    row["sent_later"] = done.stdout.strip()
     row["failure"] = row["failure"] or (done.stderr if done.returncode else None) or difference(reader, run)
     proxy.close()
     return row
