@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-START_SECONDS = 180.0
+START_SECONDS = 300.0
 
 
 def free_port() -> int:
