@@ -6,6 +6,8 @@ import sys
 import warnings
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -16,3 +18,16 @@ with warnings.catch_warnings(), contextlib.suppress(ImportError):
     # Box2D's extension warns while it is imported and crashes the interpreter if that warning is made an error.
     warnings.simplefilter("ignore")
     import Box2D  # noqa: F401
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs():
+    """Let go of a module's compiled programs: each takes memory maps, of which the system allows a process 65,530."""
+    yield
+    if "jax" in sys.modules:
+        import gc
+
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
