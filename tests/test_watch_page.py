@@ -64,9 +64,9 @@ def until(page, expression: str, seconds: float = 20.0) -> None:
 
 def choose(page, name: str) -> None:
     page.locator("#runs a", has_text=name).first.click()
-    page.wait_for_selector("#panel-returns", state="attached")
+    page.wait_for_selector("#panel-returns", state="attached", timeout=90_000)
     page.locator("#panel-returns").scroll_into_view_if_needed()
-    page.wait_for_selector("#panel-returns .main-svg")
+    page.wait_for_selector("#panel-returns .main-svg", timeout=90_000)
 
 
 def write(run, rows, how: str = "a") -> None:
@@ -169,10 +169,19 @@ def test_a_server_that_goes_away_is_noticed(tmp_path, browser):
 def test_the_button_stops_a_training_process_with_a_checkpoint(tmp_path, visit):
     run = tmp_path / "runs" / "trained"
     (tmp_path / "runs").mkdir()
-    words = ["env=CartPole-v1", "total_steps=1e9", "eval_frequency=0", "preset=null", "num_envs=4", f"run_dir={run}"]
+    words = [
+        "env=gym:CartPole-v1",
+        "num_workers=0",
+        "tracking.tensorboard=false",
+        "total_steps=1e9",
+        "eval_frequency=0",
+        "preset=null",
+        "num_envs=4",
+        f"run_dir={run}",
+    ]
     words += ["algorithm.batch_size=128", "algorithm.minibatch_size=64", "algorithm.network.hidden_sizes=[8]"]
     words += ["checkpoint.every_minutes=0", "checkpoint.every_iterations=1000000"]
-    command = [sys.executable, "-m", "ludus", "train", *words]
+    command = ["nice", "-n", "15", sys.executable, "-m", "ludus", "train", *words]  # the browser shares the cores
     with (
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child,
         serving(tmp_path / "runs") as served,
@@ -181,10 +190,8 @@ def test_the_button_stops_a_training_process_with_a_checkpoint(tmp_path, visit):
             page = visit(served)
             page.wait_for_selector("#runs a", timeout=60_000)
             until(page, "document.querySelector('#runs a small.status').textContent.includes('running')", 60)
-            choose(page, "trained")
-            before = page.evaluate(LAST)
-            until(page, f"{LAST} > {before}")
-            until(page, "document.getElementById('use').textContent.includes('%')")
+            page.locator("#runs a", has_text="trained").click()  # that curves grow is another test's
+            until(page, "document.getElementById('use').textContent.includes('%')", 90)
             assert str(child.pid) in page.locator("#use").inner_text()
             assert not list((run / "checkpoints").glob("*/manifest.json"))
             page.locator("#stop").click()
