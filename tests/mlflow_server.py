@@ -38,7 +38,7 @@ def serving(folder: Path, command: list[str], path: str) -> Iterator[str]:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
+            env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PATH": _path()},
         )
         try:
             deadline = time.monotonic() + START_SECONDS
@@ -48,8 +48,14 @@ def serving(folder: Path, command: list[str], path: str) -> Iterator[str]:
                 time.sleep(0.2)
             yield uri
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _path() -> str:
+    """Where programs are: first beside this interpreter, since MLflow starts uvicorn by its name."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def _answers(uri: str) -> bool:

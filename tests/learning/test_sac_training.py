@@ -20,7 +20,7 @@ from ludus.networks.soft_actor_critic import SoftActor
 from ludus.rollout import compiled, host
 from ludus.seeding import stream
 from ludus.spaces import Box, Discrete
-from ludus.tracking.run_folder import read_journal
+from ludus.tracking.run_folder import is_timing, read_journal
 from ludus.types import RolloutKeys, Spec, Step
 from replay_ledger import live
 from sac_cases import Drift, small_sac, update
@@ -57,7 +57,7 @@ def assert_equal(one: list[np.ndarray], other: list[np.ndarray]) -> None:
 
 
 def without_clock(rows: list[dict]) -> list[dict]:
-    return [{k: v for k, v in row.items() if not k.endswith(("_seconds", "_per_second"))} for row in rows]
+    return [{k: v for k, v in row.items() if not is_timing(k)} for row in rows]
 
 
 # Counting
