@@ -36,12 +36,16 @@ def test_a_learning_rate_that_is_too_small_shows_in_the_kl(tmp_path):
     assert mended[-1]["episode_return_mean"] > 3 * slow[-1]["episode_return_mean"]
 
 
-def test_updates_that_go_too_far_show_in_kl_and_clipping_and_target_kl_mends_them(tmp_path):
+def test_updates_that_go_too_far_show_in_kl_and_clipping_and_a_lower_rate_mends_them(tmp_path):
     wild = train(tmp_path / "wild", learning_rate=0.1, max_grad_norm=100.0)
-    mended = train(tmp_path / "mended", learning_rate=0.1, max_grad_norm=100.0, target_kl=0.01)
+    limited = train(tmp_path / "limited", learning_rate=0.1, max_grad_norm=100.0, target_kl=0.01)
+    mended = train(tmp_path / "mended", learning_rate=1e-3, max_grad_norm=100.0)
     assert worst(wild, "approx_kl") > 0.02 and worst(wild, "clip_fraction") > 0.3
-    assert worst(mended, "approx_kl") < worst(wild, "approx_kl")
-    assert max(row["episode_return_mean"] for row in mended[-8:]) > max(row["episode_return_mean"] for row in wild[-8:])
+    # Its first minibatch has gone too far already: the harm is limited, not undone.
+    assert 0.02 < worst(limited, "approx_kl") < worst(wild, "approx_kl")
+    assert worst(limited, "clip_fraction") < worst(wild, "clip_fraction")
+    assert worst(mended, "approx_kl") < 0.02 and worst(mended, "clip_fraction") < 0.3
+    assert max(row["episode_return_mean"] for row in mended[-8:]) > 200
 
 
 def test_accumulation_needs_less_memory_for_the_same_gradient():
