@@ -40,7 +40,10 @@ def trainer(algorithm: Any, env: Any) -> ludus.Trainer:
     """Return a trainer that writes checkpoints only when it is asked to."""
     folder = Path(tempfile.mkdtemp(prefix="ludus-checkpoint-"), "run")
     made = ludus.Trainer(
-        algorithm, env, run_dir=folder, eval_frequency=0, checkpoint=NEVER, num_checkpoints=0, verbose=False
+        algorithm,
+        env,
+        ludus.Settings(eval_frequency=0, checkpoint=NEVER, num_checkpoints=0, verbose=False),
+        run_dir=folder,
     )
     made.final_episodes = 0
     return made

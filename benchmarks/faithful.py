@@ -61,7 +61,7 @@ def unlikeness(one: np.ndarray, other: np.ndarray) -> float:
 
 def trained(env: Any, steps: int, seed: int) -> ludus.Policy:
     ppo = ludus.PPO(batch_size=128 * NUM_ENVS, minibatch_size=256)
-    trainer = ludus.Trainer(ppo, env, seed=seed, verbose=False, eval_frequency=0)
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(seed=seed, verbose=False, eval_frequency=0))
     trainer.train(total_steps=steps)
     return trainer.policy
 

@@ -54,7 +54,8 @@ def median_seconds(run: Any, repeats: int) -> float:
 def rows_on_host(rows: dict[str, Any], repeats: int) -> float:
     """Seconds to journal a chunk."""
     with tempfile.TemporaryDirectory() as folder:
-        record = Recorder(RunFolder(Path(folder) / "run"), verbose=False, options=RecordOptions())
+        record = Recorder(verbose=False, options=RecordOptions())
+        record.folder = RunFolder(Path(folder) / "run")
         record.begin({}, {})
         return median_seconds(lambda: record.iterations_made(dict(rows), 1.0, Budget(10**9, None, None)), repeats)
 
@@ -65,27 +66,29 @@ def measured(name: str, iterations: int, repeats: int) -> dict[str, Any]:
     budget = Budget(10**9, None, None)
     loops = {}
     for frequency in (0, FREQUENCY):
-        trainer = ludus.Trainer(algorithm, env, eval_frequency=0, verbose=False, health_frequency=frequency)
-        trainer._settle_program(budget)
-        loops[frequency] = trainer, trainer.context(budget)
+        trainer = ludus.Trainer(
+            algorithm, env, ludus.Settings(eval_frequency=0, verbose=False, health_frequency=frequency)
+        )
+        trainer.loop.settle(budget.total_steps, None)
+        loops[frequency] = trainer, trainer.loop.context(budget)
     trainer, context = loops[0]
-    state, _ = trainer._repeat(context, trainer.state, 1500 // (num_envs * 32) + 1)  # SAC's warm-up is over
+    state, _ = trainer.loop.repeat(context, trainer.state, 1500 // (num_envs * 32) + 1)  # SAC's warm-up is over
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
-        state, rows = trainer._repeat(context, state, iterations)
+        state, rows = trainer.loop.repeat(context, state, iterations)
         seconds.append((time.perf_counter() - started) / len(rows["steps"]))
 
-    arrays, runner = context.algorithm, trainer.runner
+    arrays, runner = context.algorithm, trainer.loop.runner
     learner, keys = state.learner, folded(context.keys, state.iteration)
     length = algorithm.rollout_length(num_envs)
     collect = runner.whole(partial(runner.collect, arrays, env, num_steps=length, whole_episodes=False))
     _, rollout, _ = collect(arrays.policy(learner), state.carry, keys["rollout"])
-    new, metrics = jit(type(algorithm).update, trainer.options)(arrays, copied(learner), rollout, keys["update"])
-    health = jit(type(algorithm).health, trainer.options)
+    new, metrics = jit(type(algorithm).update, trainer.loop.options)(arrays, copied(learner), rollout, keys["update"])
+    health = jit(type(algorithm).health, trainer.loop.options)
     inputs = arrays, learner, new, metrics["gradient"], rollout
     jax.block_until_ready(health(*inputs))
-    nothing = jit(_nothing, trainer.options)
+    nothing = jit(_nothing, trainer.loop.options)
     jax.block_until_ready(nothing(*inputs))
     alone = median_seconds(lambda: jax.block_until_ready(health(*inputs)), 50 * repeats)
     # A call of any program takes a while from Python, which it does not take inside the loop.
@@ -93,7 +96,7 @@ def measured(name: str, iterations: int, repeats: int) -> dict[str, Any]:
     iteration = statistics.median(seconds)
 
     trainer, context = loops[FREQUENCY]
-    _, rows = trainer._repeat(context, trainer.state, FREQUENCY)
+    _, rows = trainer.loop.repeat(context, trainer.state, FREQUENCY)
     plain = {name: x for name, x in rows.items() if name != "health"}
     on_host = (rows_on_host(rows, repeats) - rows_on_host(plain, repeats)) / len(rows["steps"])
     return {

@@ -84,7 +84,7 @@ def steady_speed(algorithm: Any, env: Any, warmup: int, steps: int, seed: int) -
 
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        trainer = Trainer(algorithm, env, seed=seed, run_dir=run, eval_frequency=0, verbose=False)
+        trainer = Trainer(algorithm, env, ludus.Settings(seed=seed, eval_frequency=0, verbose=False), run_dir=run)
         # One budget for both, since the first one settles how the program is compiled.
         trainer.train(total_steps=warmup + steps)
         rows = [row for row in read_journal(run) if row["kind"] == "train"]
@@ -107,7 +107,7 @@ def run_steady(given: argparse.Namespace) -> dict[str, Any]:
 def run_gymnasium(given: argparse.Namespace) -> dict[str, Any]:
     """Train CartPole through Gymnasium once, from cold, and evaluate it."""
     env = ludus.make_env("gym:CartPole-v1", num_envs=8)
-    trainer = Trainer(ludus.PPO(**ZOO_CARTPOLE), env, seed=given.seed, eval_frequency=0, verbose=False)
+    trainer = Trainer(ludus.PPO(**ZOO_CARTPOLE), env, ludus.Settings(seed=given.seed, eval_frequency=0, verbose=False))
     trainer.final_episodes = 100
     result = trainer.train(total_steps=given.steps)
     mean_return = float(result.evaluation.returns.mean())
@@ -137,7 +137,7 @@ def run_act(given: argparse.Namespace) -> dict[str, Any]:
     from ludus.rollout import host
 
     env = ludus.make_env("gym:CartPole-v1", num_envs=8)
-    policy = ludus.Trainer(ludus.PPO(), env, seed=given.seed, verbose=False).policy
+    policy = ludus.Trainer(ludus.PPO(), env, ludus.Settings(seed=given.seed, verbose=False)).policy
     algorithm, state, obs = policy.algorithm, policy.state, env.reset(range(8))
     memory, ended = algorithm.initial_memory(state, 8), np.zeros(8, bool)
     noise = host._noise(algorithm, state, jax.random.key(given.seed), (ACT_ROLLOUT, 8))

@@ -53,7 +53,7 @@ def train(env: str, algorithm: str, seed: int, words: list[str]) -> dict[str, An
     """Train a preset once and return what its final evaluation came to."""
     overrides = [f"env={env}", f"algorithm={algorithm}", f"seed={seed}", "eval_frequency=0", "verbose=false", *words]
     parts = config.build(config.compose(overrides))
-    result = ludus.Trainer(parts.algorithm, parts.env, **parts.options).train(**parts.budget)
+    result = ludus.Trainer(parts.algorithm, parts.env, parts.settings).train(**parts.budget)
     parts.env.close()
     assert result.evaluation is not None
     return {

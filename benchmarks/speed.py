@@ -47,7 +47,8 @@ import json, sys, time
 import ludus
 env = ludus.make_env("CartPole-v1", num_envs=8)
 ppo = ludus.PPO(learning_rate=3e-3, batch_size=1024, minibatch_size=128, epochs_per_update=8)
-result = ludus.Trainer(ppo, env, seed=int(sys.argv[1]), eval_frequency=0, verbose=False).train(total_steps=28_672)
+settings = ludus.Settings(seed=int(sys.argv[1]), eval_frequency=0, verbose=False)
+result = ludus.Trainer(ppo, env, settings).train(total_steps=28_672)
 print(json.dumps({"mean_return": float(result.evaluation.returns.mean()), "steps": result.steps}))
 """
 

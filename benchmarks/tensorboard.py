@@ -53,7 +53,9 @@ def one_run(seed: int) -> tuple[float, float, float]:
     env = ludus.make_env("CartPole-v1", num_envs=8)
     ppo = ludus.PPO(learning_rate=3e-3, batch_size=1024, minibatch_size=128, epochs_per_update=8)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = ludus.Trainer(ppo, env, seed=seed, eval_frequency=0, verbose=False, run_dir=Path(folder) / "run")
+        trainer = ludus.Trainer(
+            ppo, env, ludus.Settings(seed=seed, eval_frequency=0, verbose=False), run_dir=Path(folder) / "run"
+        )
         tracker = Timed(print)
         trainer.record.trackers = [tracker]
         started = time.perf_counter()
@@ -69,7 +71,9 @@ def steady(rows: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         options = tensorboard_off()
-        ludus.Trainer(ppo, env, eval_frequency=0, verbose=False, run_dir=run, tracking=options).train(rows * 64)
+        ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, verbose=False, tracking=options), run_dir=run).train(
+            rows * 64
+        )
         writer = EventWriter(run)
         writer._begin()
         started = time.thread_time()

@@ -31,7 +31,7 @@ def main() -> None:
     batch = given.num_envs * given.num_steps
     ppo = ludus.PPO(batch_size=batch, minibatch_size=batch // given.minibatches, epochs_per_update=given.epochs)
     env = ludus.make_env("CartPole-v1", num_envs=given.num_envs)
-    trainer = ludus.Trainer(ppo, env, eval_frequency=0, verbose=False)
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, verbose=False))
     # The first budget settles how the program is compiled, so it is the whole one.
     trainer.train(total_steps=given.total_steps)
     speeds = []

@@ -16,7 +16,7 @@ def trained(folder: Path, id: str, steps: int = 128, **options) -> Path:
     """A run of a few updates; its episodes are cut short, since nobody looks at them."""
     env = ludus.make_env(id, num_envs=4, **{"max_episode_steps": 40, **options.pop("env_options", {})})
     ppo = ludus.PPO(batch_size=64, minibatch_size=64, epochs_per_update=1)
-    trainer = ludus.Trainer(ppo, env, run_dir=folder, **{**SHORT, **options})
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(**{**SHORT, **options}), run_dir=folder)
     trainer.final_episodes = 0
     trainer.train(total_steps=steps)
     env.close()

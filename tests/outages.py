@@ -73,7 +73,7 @@ def outage(seed: int, server: str, reader: Reader, folder: Path) -> dict[str, An
     run = folder / f"outage-{seed}"
     env = ludus.make_env("jax:CartPole-v1", 8)
     options = {"tracking": TrackingOptions(tensorboard=False), "eval_frequency": 0, "verbose": False}
-    made = ludus.Trainer(ALGORITHM, env, run_dir=run, seed=seed, **options)
+    made = ludus.Trainer(ALGORITHM, env, ludus.Settings(seed=seed, **options), run_dir=run)
     made.final_episodes = 0
     tracker = Timed(lambda text: None)
     made.record.trackers = [tracker]

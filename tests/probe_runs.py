@@ -30,7 +30,7 @@ def train(name: str, seed: int, how: str) -> ludus.Trainer:
     env = VectorEnv(PROBES[name](), 16, name)
     env = DressedEnv(env, seed) if how == "host" else env
     ppo = ludus.PPO(**(SETTINGS | SPECIAL.get(name, {})))
-    trainer = ludus.Trainer(ppo, env, seed=seed, eval_frequency=0, verbose=False)
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(seed=seed, eval_frequency=0, verbose=False))
     trainer.train(total_steps=STEPS.get(name, 20_000))
     return trainer
 

@@ -83,7 +83,7 @@ def train(name: str, seed: int, how: str) -> ludus.Trainer:
     env = VectorEnv(SAC_PROBES[name](), 16, name)
     env = DressedEnv(env, seed) if how == "host" else env
     sac = ludus.SAC(**(SETTINGS | SPECIAL.get(name, {})))
-    trainer = ludus.Trainer(sac, env, seed=seed, eval_frequency=0, verbose=False)
+    trainer = ludus.Trainer(sac, env, ludus.Settings(seed=seed, eval_frequency=0, verbose=False))
     trainer.train(total_steps=STEPS)
     return trainer
 

@@ -83,7 +83,7 @@ def test_it_learns_what_a_trainer_learns_in_the_same_world(case):
     id, options, algorithm = EQUAL[case]
     env, num_envs, updates = ludus.make_env(id, num_envs=4, **options), 4, 5
     budget = updates * algorithm.rollout_length(num_envs) * num_envs
-    trainer = ludus.Trainer(algorithm, env, seed=3, eval_frequency=0, verbose=False)
+    trainer = ludus.Trainer(algorithm, env, ludus.Settings(seed=3, eval_frequency=0, verbose=False))
     trainer.train(total_steps=budget)
     own = env.remake(num_envs)
     agent = ludus.Agent(
@@ -93,7 +93,7 @@ def test_it_learns_what_a_trainer_learns_in_the_same_world(case):
     assert agent.steps == budget and agent.rollouts == updates
     assert sum(learnt["updates"] for learnt in metrics) == trainer.record.updates > 0
     learnt, expected = numbers(agent._state), numbers(trainer.state.learner)
-    fresh = numbers(algorithm.init(stream(3, "init"), trainer.spec))
+    fresh = numbers(algorithm.init(stream(3, "init"), trainer.loop.spec))
     assert any(not np.allclose(a, b) for a, b in zip(expected, fresh, strict=True)), "the trainer learnt something"
     for a, b in zip(learnt, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

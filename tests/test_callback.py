@@ -10,7 +10,7 @@ from ludus.verify import journal_of
 def trainer(run_dir=None, **settings) -> ludus.Trainer:
     algorithm = ludus.PPO(batch_size=128, minibatch_size=64, epochs_per_update=1)
     settings = {"eval_frequency": 0, "verbose": False, **settings}
-    run = ludus.Trainer(algorithm, ludus.make_env("CartPole-v1", 2), run_dir=run_dir, **settings)
+    run = ludus.Trainer(algorithm, ludus.make_env("CartPole-v1", 2), ludus.Settings(**settings), run_dir=run_dir)
     run.final_episodes = 0
     return run
 

@@ -196,8 +196,8 @@ def test_build_gives_what_the_trainer_takes():
     parts = config.build(config.compose(["env=CartPole-v1", "env_options.gravity=12", "num_envs=4", "seed=5"]))
     assert parts.env == ludus.make_env("CartPole-v1", 4, gravity=12)
     assert parts.algorithm == ludus.PPO(learning_rate=3e-3, batch_size=1024, minibatch_size=128, epochs_per_update=8)
-    ludus.Trainer(parts.algorithm, parts.env, **parts.options)
-    assert parts.options["seed"] == 5
+    ludus.Trainer(parts.algorithm, parts.env, parts.settings)
+    assert parts.settings.seed == 5
     assert set(parts.budget) == {"total_steps", "max_episodes", "max_seconds"}
 
 

@@ -133,10 +133,14 @@ def test_settings_that_make_no_sense_are_refused(options, message):
 
 def test_a_rule_that_needs_a_target_is_refused_where_there_is_none():
     with pytest.raises(ludus.LudusError, match=r"give convergence.target_return"):
-        ludus.Trainer(ludus.PPO(), ludus.make_env("Pendulum-v1", 4), convergence=ConvergenceOptions("window"))
+        ludus.Trainer(
+            ludus.PPO(), ludus.make_env("Pendulum-v1", 4), ludus.Settings(convergence=ConvergenceOptions("window"))
+        )
     with pytest.raises(ludus.LudusError, match="needs evaluations"):
         ludus.Trainer(
-            ludus.PPO(), ludus.make_env("CartPole-v1", 4), convergence=ConvergenceOptions("interval"), eval_frequency=0
+            ludus.PPO(),
+            ludus.make_env("CartPole-v1", 4),
+            ludus.Settings(convergence=ConvergenceOptions("interval"), eval_frequency=0),
         )
 
 
@@ -144,7 +148,7 @@ def trainer(run_dir, **settings) -> ludus.Trainer:
     rule = ConvergenceOptions("window", target_return=60, window=20, patience=5)
     algorithm = ludus.PPO(batch_size=256, minibatch_size=64, epochs_per_update=4, learning_rate=1e-3)
     settings = {"convergence": rule, "eval_frequency": 0, "verbose": False, **settings}
-    return ludus.Trainer(algorithm, ludus.make_env("CartPole-v1", 4), run_dir=run_dir, **settings)
+    return ludus.Trainer(algorithm, ludus.make_env("CartPole-v1", 4), ludus.Settings(**settings), run_dir=run_dir)
 
 
 @pytest.mark.requirement("S1.21", "S1.22")

@@ -23,10 +23,12 @@ ACTIONS = np.random.default_rng(1).uniform(-2, 2, (32, 1)).astype(np.float32)
 
 
 def trained(algorithm) -> tuple[ludus.Trainer, Critic]:
-    trainer = ludus.Trainer(algorithm, ludus.make_env("Pendulum-v1", 4), eval_frequency=0, verbose=False)
+    trainer = ludus.Trainer(
+        algorithm, ludus.make_env("Pendulum-v1", 4), ludus.Settings(eval_frequency=0, verbose=False)
+    )
     trainer.train(total_steps=640)
     state = algorithm.critic(trainer.state.learner)
-    return trainer, Critic(trainer.policy.algorithm, state, trainer.spec, "jax:Pendulum-v1")
+    return trainer, Critic(trainer.policy.algorithm, state, trainer.loop.spec, "jax:Pendulum-v1")
 
 
 def saved(critic: Critic, tmp_path: Path) -> Critic:

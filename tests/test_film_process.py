@@ -33,7 +33,7 @@ def run(folder, code=None, monkeypatch=None, steps=640, **options):
     env = ludus.make_env("CartPole-v1", num_envs=4)
     ppo = ludus.PPO(batch_size=64, minibatch_size=64, epochs_per_update=1)
     trainer = ludus.Trainer(
-        ppo, env, run_dir=folder, eval_frequency=0, **{"video_frequency": 2, **options}, verbose=False
+        ppo, env, ludus.Settings(eval_frequency=0, **{"video_frequency": 2, **options}, verbose=False), run_dir=folder
     )
     trainer.final_episodes = 0
     trainer.films._say = said.append
@@ -128,10 +128,8 @@ def test_ctrl_c_leaves_the_last_film_and_nothing_else():
 def test_an_environment_that_only_this_process_knows_is_told_at_once(tmp_path):
     env = ludus.make_env(ludus.envs.classic.CartPole(), num_envs=4)
     said = []
-    trainer = ludus.Trainer(
-        ludus.PPO(batch_size=64, minibatch_size=64), env, run_dir=tmp_path / "run", eval_frequency=0, video_frequency=1,
-        verbose=False,
-    )  # fmt: skip
+    settings = ludus.Settings(eval_frequency=0, video_frequency=1, verbose=False)
+    trainer = ludus.Trainer(ludus.PPO(batch_size=64, minibatch_size=64), env, settings, run_dir=tmp_path / "run")
     trainer.final_episodes = 0
     trainer.films._say = said.append
     trainer.train(total_steps=256)
@@ -169,7 +167,8 @@ LONG = """
 import sys, ludus
 env = ludus.make_env("CartPole-v1", num_envs=4)
 ppo = ludus.PPO(batch_size=64, minibatch_size=64, epochs_per_update=1)
-trainer = ludus.Trainer(ppo, env, run_dir=sys.argv[1], eval_frequency=0, video_frequency=3, verbose=False)
+settings = ludus.Settings(eval_frequency=0, video_frequency=3, verbose=False)
+trainer = ludus.Trainer(ppo, env, settings, run_dir=sys.argv[1])
 trainer.train(total_steps=10**9)
 """
 

@@ -12,7 +12,7 @@ SEEDS = range(5)
 
 def final_return(seed: int, *overrides: str) -> float:
     parts = config.build(config.compose([*overrides, f"seed={seed}", "eval_frequency=0", "verbose=false"]))
-    result = ludus.Trainer(parts.algorithm, parts.env, **parts.options).train(**parts.budget)
+    result = ludus.Trainer(parts.algorithm, parts.env, parts.settings).train(**parts.budget)
     parts.env.close()
     assert len(result.evaluation.returns) == 100
     return float(result.evaluation.returns.mean())
@@ -49,7 +49,9 @@ def test_a_memory_makes_up_for_what_is_not_seen():
     def reached(network) -> float:
         settings = {"batch_size": 2048, "minibatch_size": 512, "epochs_per_update": 4, "learning_rate": 3e-3}
         ppo = ludus.PPO(**settings, normalize_returns=True, network=network)
-        trainer = ludus.Trainer(ppo, ludus.make_env(Blind(), num_envs=32), verbose=False, eval_frequency=0)
+        trainer = ludus.Trainer(
+            ppo, ludus.make_env(Blind(), num_envs=32), ludus.Settings(verbose=False, eval_frequency=0)
+        )
         return float(np.mean(trainer.train(total_steps=204_800).evaluation.returns))
 
     assert reached(ludus.GRU()) >= 475

@@ -53,7 +53,7 @@ def test_a_bad_number_of_an_environment_ends_the_run_and_debug_names_it(where, v
     ppo = ludus.PPO(batch_size=32, minibatch_size=16, epochs_per_update=1, network=ludus.MLP((8,)))
     options = CheckpointOptions(every_iterations=3, every_minutes=0, keep_last=100)
     more = {"checkpoint": options, "eval_frequency": 0, "verbose": False, "seed": 1}
-    run = ludus.Trainer(ppo, made(), run_dir=tmp_path / "run", **more)
+    run = ludus.Trainer(ppo, made(), ludus.Settings(**more), run_dir=tmp_path / "run")
     with pytest.raises(ludus.LudusError, match=rf"{where} is not finite \(NaN or Inf\) in iteration \d+") as caught:
         run.train(total_steps=32 * 200)
     iteration = int(str(caught.value).partition("in iteration ")[2].partition(",")[0])
@@ -131,7 +131,9 @@ class Overflowing(Poisonous):
 def test_a_return_that_overflows_is_left_out_of_the_journal_and_of_what_is_saved(tmp_path):
     env = ludus.make_env(Overflowing, num_envs=2, where="nowhere", value=np.inf)
     ppo = ludus.PPO(batch_size=32, minibatch_size=16, network=ludus.MLP((8,)), normalize_rewards=False)
-    run = ludus.Trainer(ppo, env, run_dir=tmp_path / "run", checkpoint=STOP, eval_frequency=1, verbose=False)
+    run = ludus.Trainer(
+        ppo, env, ludus.Settings(checkpoint=STOP, eval_frequency=1, verbose=False), run_dir=tmp_path / "run"
+    )
     try:
         run.train(total_steps=128)
     except ludus.LudusError as error:

@@ -16,7 +16,7 @@ OBS = np.random.default_rng(0).uniform(-2, 2, (32, 3)).astype(np.float32)
 def trained(tmp_path, **options) -> ludus.Trainer:
     env = ludus.make_env("Pendulum-v1", 4)
     ppo = ludus.PPO(batch_size=64, minibatch_size=32, **options)
-    trainer = ludus.Trainer(ppo, env, run_dir=tmp_path / "run", eval_frequency=0, verbose=False)
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, verbose=False), run_dir=tmp_path / "run")
     trainer.train(total_steps=640)
     return trainer
 
@@ -116,7 +116,9 @@ def test_saving_is_all_or_nothing(tmp_path):
 
 def test_a_flipped_bit_in_a_weight_is_noticed(tmp_path):
     env = ludus.make_env("CartPole-v1", num_envs=2)
-    trainer = ludus.Trainer(ludus.PPO(batch_size=32, minibatch_size=16), env, eval_frequency=0, verbose=False)
+    trainer = ludus.Trainer(
+        ludus.PPO(batch_size=32, minibatch_size=16), env, ludus.Settings(eval_frequency=0, verbose=False)
+    )
     save_policy(trainer.policy, tmp_path / "policy.safetensors")
     data = bytearray((tmp_path / "policy.safetensors").read_bytes())
     data[-7] ^= 1

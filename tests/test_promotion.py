@@ -29,7 +29,7 @@ def test_pairs_are_compared_and_not_two_means():
 
 def test_both_policies_meet_the_same_episodes():
     env = ludus.make_env("jax:CartPole-v1", num_envs=4)
-    policy = ludus.Trainer(ludus.PPO(network=ludus.MLP((8,))), env, verbose=False).policy
+    policy = ludus.Trainer(ludus.PPO(network=ludus.MLP((8,))), env, ludus.Settings(verbose=False)).policy
     verdict = compare(policy, policy, {"env": "jax:CartPole-v1", "env_options": {}, "num_envs": 4})
     assert (verdict.difference, verdict.low, verdict.high) == (0.0, 0.0, 0.0)
     assert verdict.episodes == EPISODES and verdict.challenger > 5

@@ -201,7 +201,7 @@ def test_a_checkpoint_can_be_evaluated_while_the_run_is_locked(tmp_path, capsys)
 
 def test_the_best_return_is_the_mean_of_a_full_window(monkeypatch):
     monkeypatch.setattr(records, "WINDOW", 4)
-    recorder = records.Recorder(None, verbose=False, options=records.RecordOptions())
+    recorder = records.Recorder(verbose=False, options=records.RecordOptions())
     seen = []
     for episodes, total in ((1, 100.0), (2, 2.0), (0, 0.0), (1, 6.0), (3, 3.0), (2, 20.0)):
         recorder._remember({"episodes": [episodes], "return_sum": [total], "length_sum": [0.0]}, 0, None)
@@ -278,7 +278,9 @@ class Remembering(Forgetful):
 def object_run(kind, folder: Path, **more):
     env = ludus.make_env(kind, num_envs=2)
     ppo = ludus.PPO(batch_size=32, minibatch_size=16, epochs_per_update=1, network=ludus.MLP((8,)))
-    made = ludus.Trainer(ppo, env, run_dir=folder, checkpoint=OFTEN, eval_frequency=0, verbose=True, **more)
+    made = ludus.Trainer(
+        ppo, env, ludus.Settings(checkpoint=OFTEN, eval_frequency=0, verbose=True, **more), run_dir=folder
+    )
     made.final_episodes = 0
     return made
 

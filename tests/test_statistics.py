@@ -56,11 +56,11 @@ class Told(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, False, over, {"is_success": self.episodes % 3 == 0} if over else {}
 
 
-def trainer(env=None, **settings) -> ludus.Trainer:
+def trainer(env=None, run_dir=None, **settings) -> ludus.Trainer:
     algorithm = ludus.PPO(batch_size=40, minibatch_size=20, epochs_per_update=1)
     settings = {"eval_frequency": 0, "verbose": False, **settings}
     made = env if hasattr(env, "remake") else ludus.make_env(env or Scripted(), 4)
-    run = ludus.Trainer(algorithm, made, **settings)
+    run = ludus.Trainer(algorithm, made, ludus.Settings(**settings), run_dir=run_dir)
     run.final_episodes = 0
     return run
 

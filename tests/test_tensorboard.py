@@ -33,7 +33,9 @@ ALL = {"scalars": 0, "tensors": 0, "histograms": 0, "images": 0}
 
 def make_trainer(run=None, **options) -> ludus.Trainer:
     options = {"eval_frequency": 4, "health_frequency": 2, "verbose": False} | options
-    trainer = ludus.Trainer(ludus.PPO(**TINY), ludus.make_env("CartPole-v1", num_envs=4), run_dir=run, **options)
+    trainer = ludus.Trainer(
+        ludus.PPO(**TINY), ludus.make_env("CartPole-v1", num_envs=4), ludus.Settings(**options), run_dir=run
+    )
     trainer.final_episodes = 5
     return trainer
 
@@ -230,7 +232,7 @@ if run.exists():
     trainer = ludus.Trainer.resume(run, verbose=False)
 else:
     often = {"eval_frequency": 5, "health_frequency": 3}
-    trainer = ludus.Trainer(ppo, env, run_dir=run, checkpoint=options, verbose=False, **often)
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(checkpoint=options, verbose=False, **often), run_dir=run)
 trainer.final_episodes = 5
 trainer.train(total_steps=int(sys.argv[2]) if not trainer._source else None)
 """
@@ -402,7 +404,8 @@ def test_training_needs_no_tensorboard():
         "env = ludus.make_env('CartPole-v1', num_envs=4)\n"
         "ppo = ludus.PPO(batch_size=64, minibatch_size=64, epochs_per_update=1)\n"
         "run = tempfile.mkdtemp() + '/run'\n"
-        "ludus.Trainer(ppo, env, run_dir=run, eval_frequency=0, verbose=False).train(total_steps=64)\n"
+        "settings = ludus.Settings(eval_frequency=0, verbose=False)\n"
+        "ludus.Trainer(ppo, env, settings, run_dir=run).train(total_steps=64)\n"
         "import os; print(len(os.listdir(run + '/tensorboard')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

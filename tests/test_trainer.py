@@ -28,10 +28,10 @@ TINY = {"batch_size": 64, "minibatch_size": 32, "epochs_per_update": 2, "learnin
 ENVS = ["jax:CartPole-v1", "gym:CartPole-v1"]
 
 
-def make_trainer(env="jax:CartPole-v1", num_envs=4, ppo=None, **options) -> ludus.Trainer:
+def make_trainer(env="jax:CartPole-v1", num_envs=4, ppo=None, run_dir=None, **options) -> ludus.Trainer:
     options = {"eval_frequency": 0, "verbose": False} | options
     env = ludus.make_env(env, num_envs=num_envs) if isinstance(env, str) else env
-    return ludus.Trainer(ppo or ludus.PPO(**TINY), env, **options)
+    return ludus.Trainer(ppo or ludus.PPO(**TINY), env, ludus.Settings(**options), run_dir=run_dir)
 
 
 def without_clock(rows: list[dict]) -> list[dict]:
@@ -126,7 +126,8 @@ SCRIPT = """
 import hashlib, sys, numpy as np, jax, ludus
 env = ludus.make_env(sys.argv[1], num_envs=4)
 ppo = ludus.PPO(batch_size=64, minibatch_size=32, epochs_per_update=2, normalize_observations=True)
-trainer = ludus.Trainer(ppo, env, seed=3, run_dir=sys.argv[2], eval_frequency=2, eval_episodes=2, verbose=False)
+settings = ludus.Settings(seed=3, eval_frequency=2, eval_episodes=2, verbose=False)
+trainer = ludus.Trainer(ppo, env, settings, run_dir=sys.argv[2])
 trainer.train(total_steps=512)
 print(hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(trainer.state))).hexdigest())
 """
@@ -227,7 +228,8 @@ def test_a_nan_inside_the_compiled_loop_freezes_the_state_at_that_update(tmp_pat
 
 INTERRUPTED = """
 import ludus, sys
-trainer = ludus.Trainer(ludus.PPO(), ludus.make_env("CartPole-v1", num_envs=16), run_dir=sys.argv[1], eval_frequency=0)
+env = ludus.make_env("CartPole-v1", num_envs=16)
+trainer = ludus.Trainer(ludus.PPO(), env, ludus.Settings(eval_frequency=0), run_dir=sys.argv[1])
 print(trainer.train(total_steps=10**12).stopped_by)
 """
 

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "en" / "troubleshooting.md"
 def train(run: Path, steps: int = 16_384, **hyperparameters) -> list[dict]:
     settings = {"batch_size": 512, "minibatch_size": 128, "epochs_per_update": 8, **hyperparameters}
     env = ludus.make_env("CartPole-v1", 8)
-    trainer = ludus.Trainer(ludus.PPO(**settings), env, run_dir=run, eval_frequency=0, verbose=False)
+    trainer = ludus.Trainer(ludus.PPO(**settings), env, ludus.Settings(eval_frequency=0, verbose=False), run_dir=run)
     trainer.final_episodes = 0
     trainer.train(total_steps=steps)
     return [row for row in read_journal(run) if row["kind"] == "train"]

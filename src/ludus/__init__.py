@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ludus.agent import Agent
+    from ludus.convergence import ConvergenceOptions
     from ludus.envs.base import Environment
     from ludus.envs.registry import make_env, register_env
     from ludus.evaluation import Evaluation, evaluate
+    from ludus.keeping import CheckpointOptions
     from ludus.learning.ppo import PPO
     from ludus.learning.sac import SAC
     from ludus.networks.actor_critic import GRU, MLP, ActorCritic
     from ludus.policy import Policy, load_policy
+    from ludus.settings import Settings
+    from ludus.tracking.tracker import TrackingOptions
     from ludus.trainer import Trainer
     from ludus.types import LudusError, Masked, Step
 
@@ -27,12 +31,16 @@ __all__ = [
     "SAC",
     "ActorCritic",
     "Agent",
+    "CheckpointOptions",
+    "ConvergenceOptions",
     "Environment",
     "Evaluation",
     "LudusError",
     "Masked",
     "Policy",
+    "Settings",
     "Step",
+    "TrackingOptions",
     "Trainer",
     "evaluate",
     "load_policy",
@@ -42,13 +50,17 @@ __all__ = [
 
 _HOMES = {
     "agent": ["Agent"],
+    "convergence": ["ConvergenceOptions"],
     "envs.base": ["Environment"],
     "envs.registry": ["make_env", "register_env"],
     "evaluation": ["Evaluation", "evaluate"],
+    "keeping": ["CheckpointOptions"],
     "learning.ppo": ["PPO"],
     "learning.sac": ["SAC"],
     "networks.actor_critic": ["GRU", "MLP", "ActorCritic"],
     "policy": ["Policy", "load_policy"],
+    "settings": ["Settings"],
+    "tracking.tracker": ["TrackingOptions"],
     "trainer": ["Trainer"],
     "types": ["LudusError", "Masked", "Step"],
 }

@@ -26,35 +26,22 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from ludus.convergence import ConvergenceOptions
 from ludus.counting import Budget
 from ludus.envs.registry import WORKER_KEYS, make_env
-from ludus.keeping import CheckpointOptions
 from ludus.learning.registry import ALGORITHMS
 from ludus.learning.registry import build as build_algorithm
 from ludus.networks.actor_critic import NETWORKS
-from ludus.tracking.tracker import TrackingOptions
+from ludus.settings import NAMES, PARTS, Settings
 from ludus.types import LudusError
 
 DEFAULT_ALGORITHM = "ppo"
-PARTS: dict[str, Any] = {
-    "checkpoint": CheckpointOptions,
-    "tracking": TrackingOptions,
-    "convergence": ConvergenceOptions,
-}
-"""Groups of settings that every run has."""
-OPTIONS = (
-    "seed", "collect", "eval_frequency", "eval_by", "eval_episodes", "num_checkpoints", "record_episodes", "success",
-    "success_return", "log_frequency", "health_frequency", "video_frequency", "verbose",
-)  # fmt: skip
-"""Settings that are arguments of `Trainer`."""
 CHOICES: dict[str, dict[str, type]] = {"algorithm": ALGORITHMS, "algorithm/network": NETWORKS}
 """Keys that choose a whole group of settings, and what there is to choose from."""
 
 
-@dataclass(frozen=True)
-class TrainConfig:
-    """What `ludus train` is told. Every field is a key."""
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Settings):
+    """What `ludus train` is told: every field is a key, those of `Settings` among them."""
 
     env: str = MISSING
     """Environment id, such as CartPole-v1; jax:, gym: or envpool: before it picks the library."""
@@ -70,46 +57,14 @@ class TrainConfig:
     """What follows if a worker raises, dies or hangs: restart (its running episodes are dropped) or stop."""
     preset: str | None = "auto"
     """Tuned settings to start from; auto: those for this environment and algorithm, or default/...; null: none."""
-    seed: int = 0
-    """The one number that all randomness comes from."""
     total_steps: int | None = 1_000_000
     """Stop after so many environment steps; null where only max_episodes or max_seconds is given."""
     max_episodes: int | None = None
     """Stop after so many episodes."""
     max_seconds: float | None = None
     """Stop after so much time."""
-    collect: str = "steps"
-    """What an update learns from: steps (batch_size of them) or episodes (a whole one in each environment)."""
-    eval_frequency: int = 50
-    """Iterations between evaluations; 0 evaluates at the end only."""
-    eval_by: str = "iterations"
-    """What eval_frequency counts: iterations or episodes."""
-    eval_episodes: int = 10
-    """Episodes of each such evaluation; the one at the end has 100."""
-    num_checkpoints: int = 3
-    """Policies to keep from on the way, evenly spaced over total_steps."""
-    record_episodes: bool = False
-    """Journal the return and length of every single episode, not only means."""
-    success: str = "auto"
-    """What makes an episode a success: info (its is_success), return (success_return), terminated; auto: the first."""
-    success_return: float | None = None
-    """Return from which on an episode is a success; null: what the environment says is solved, if it does."""
-    log_frequency: int = 0
-    """Iterations between blocks of statistics; 0: none, only progress and evaluations are shown."""
-    health_frequency: int = 10
-    """Iterations between rows with norms by layer and histograms of gradients and actions; 0: none are computed."""
-    video_frequency: int = 0
-    """Iterations between films of the policy at play, which another process makes; 0: none."""
     run_dir: str | None = None
     """New folder for everything the run writes; null: runs/<env>-<algorithm>-seed<seed>-<time>."""
-    verbose: bool = True
-    """Show progress."""
-    checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions, metadata={"configurable": False})
-    """When the whole state is saved."""
-    tracking: TrackingOptions = field(default_factory=TrackingOptions, metadata={"configurable": False})
-    """Where the run is shown besides its folder."""
-    convergence: ConvergenceOptions = field(default_factory=ConvergenceOptions, metadata={"configurable": False})
-    """What ends the run before its budget is spent."""
     algorithm: Any = field(default=MISSING, metadata={"configurable": False})
     """The chosen algorithm's name and settings, its network's among them."""
 
@@ -119,7 +74,7 @@ class Parts(NamedTuple):
 
     algorithm: Any
     env: Any
-    options: dict[str, Any]
+    settings: Settings
     budget: dict[str, Any]
 
 
@@ -184,9 +139,9 @@ def build(config: TrainConfig) -> Parts:
         raise LudusError(f"env_options.{min(misplaced)}: not an option of the environment; the key is {min(misplaced)}")
     budget = {name: getattr(config, name) for name in Budget._fields}
     Budget(**budget).limits()
-    options = {name: getattr(config, name) for name in (*OPTIONS, *PARTS)}
+    settings = Settings(**{name: getattr(config, name) for name in NAMES})
     workers = {name: getattr(config, name) for name in WORKER_KEYS}
-    return Parts(algorithm, make_env(config.env, config.num_envs, **workers, **config.env_options), options, budget)
+    return Parts(algorithm, make_env(config.env, config.num_envs, **workers, **config.env_options), settings, budget)
 
 
 def combinations(overrides: Sequence[str]) -> dict[str, list[str]]:
@@ -294,8 +249,9 @@ def _settings(source: Any, prefix: str) -> list[Setting]:
     """Return what can be set in a dataclass, of which `source` holds the defaults."""
     hints, docs = get_type_hints(type(source)), _field_docs(type(source))
     made = []
-    for f in fields(source):
-        if f.name != "network" and f.metadata.get("configurable", True):
+    # What a class adds comes before what it builds on.
+    for f in sorted(fields(source), key=lambda f: f.name not in type(source).__annotations__):
+        if f.name not in ("network", *PARTS) and f.metadata.get("configurable", True):
             hint, default = hints[f.name], getattr(source, f.name)
             if get_origin(hint) is tuple:  # OmegaConf has lists only; the dataclasses make tuples of them again
                 hint, default = list.__class_getitem__(get_args(hint)[0]), list(default)
@@ -305,15 +261,16 @@ def _settings(source: Any, prefix: str) -> list[Setting]:
 
 def _field_docs(kind: type) -> dict[str, str]:
     """Return the text under each field of a dataclass, as a phrase."""
-    try:
-        nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(kind)))))
-    except (OSError, TypeError):  # a class that was not read from a file
-        return {}
     docs = {}
-    for above, below in itertools.pairwise(nodes):  # breadth first: neighbours in the class are neighbours here
-        match above, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                docs[name] = text[0].lower() + text[1:].rstrip(".")
+    for base in kind.__mro__[:-1]:
+        try:
+            nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(base)))))
+        except (OSError, TypeError):  # a class that was not read from a file
+            continue
+        for above, below in itertools.pairwise(nodes):  # breadth first: neighbours in the class are neighbours here
+            match above, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[name] = text[0].lower() + text[1:].rstrip(".")
     return docs
 
 

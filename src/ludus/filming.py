@@ -39,6 +39,7 @@ from ludus.report.video import (
     write_film,
 )
 from ludus.resume import learned_at, untrained
+from ludus.run_config import environment_in
 from ludus.spaces import flatten, unflatten
 from ludus.tracking.run_folder import JOURNAL, read_config, read_identity, read_journal
 from ludus.types import LudusError
@@ -115,7 +116,7 @@ def film(
     """
     run = Path(run)
     config = read_config(run)
-    chosen, env = choose(run, checkpoint), _environment(run, config, lanes=bool(among))
+    chosen, env = choose(run, checkpoint), _environment(config, lanes=bool(among))
     seed = int(config.get("seed") or 0) if seed is None else seed
     try:
         if among:
@@ -165,7 +166,7 @@ def film_grid(
     run = Path(run)
     config = read_config(run)
     seed = int(config.get("seed") or 0) if seed is None else seed
-    env = _environment(run, config)
+    env = _environment(config)
     made, tiles, rate = [], [], 30.0
     try:
         stages = list(_stages(run))
@@ -239,15 +240,14 @@ def _journal(run: Path, written: int) -> list[dict[str, Any]]:
     return read_journal(run)
 
 
-def _environment(run: Path, config: dict[str, Any], lanes: bool = False) -> Any:
+def _environment(config: dict[str, Any], lanes: bool = False) -> Any:
     """Make the environment of a run in this process; what EnvPool played is played by Gymnasium, which can draw."""
-    id, options = str(config.get("env")), config.get("env_options") or {}
-    if id.startswith("object:"):
-        raise LudusError(f"{run}: {id} is a Python object; use ludus.filming.film_episode in Python")
-    if not isinstance(options, dict):
-        raise LudusError(f"{run}: env_options in its config.yaml must be names and values, got {options!r}")
-    id = id.replace("envpool:", "gym:", 1)
-    return make_env(id, int(config.get("num_envs") or 1) if lanes else 1, **options)
+    drawable = {
+        "env": str(config.get("env")).replace("envpool:", "gym:", 1),
+        "env_options": config.get("env_options"),
+        "num_envs": config.get("num_envs") if lanes else 1,
+    }
+    return environment_in(drawable, "use ludus.filming.film_episode in Python")
 
 
 def pictures_of(episode: Episode, env: Any, size: tuple[int, int], say: Say) -> tuple[Pictures, float, str]:
@@ -337,7 +337,7 @@ def main(arguments: list[str] | None = None) -> int:
         config = read_config(given.run)
         critic = load_critic(given.critic) if given.critic.is_file() else None
         chosen = Chosen(load_policy(given.policy), critic, str(given.steps), given.steps, given.iteration)
-        env, seed = _environment(given.run, config), int(config.get("seed") or 0)
+        env, seed = _environment(config), int(config.get("seed") or 0)
         episode = play_episode(chosen.policy, env, critic, seed=seed, about=chosen.about(config))
         keep(given.run, chosen.label, episode, env, False, lambda text: print(text, flush=True))
     except LudusError as error:

@@ -69,15 +69,14 @@ class Marks:
 
 
 class Keeper:
-    """Saves one run. Without a folder it saves nothing."""
+    """Saves one run. Before it is given the run's folder it saves nothing."""
 
-    def __init__(self, run: Path | None, options: CheckpointOptions, num_checkpoints: int, say: Callable[[str], None]):
+    def __init__(self, options: CheckpointOptions, num_checkpoints: int, say: Callable[[str], None]):
         """Nothing is written yet."""
         self.options, self.num_checkpoints, self.say = options, num_checkpoints, say
         self.marks = Marks()
-        retention = Retention(options.keep_last, options.keep_best, options.keep_every)
-        self.checkpoints = None if run is None else Checkpoints(run, retention)
-        self.folder = run
+        self.checkpoints: Checkpoints | None = None
+        self.folder: Path | None = None
         self.written: Written = {}
         """Counts of long arrays when the last checkpoint that was finished was taken."""
         self.ordinal = 0
@@ -87,6 +86,12 @@ class Keeper:
         self._complaints: dict[str, str] = {}
         """What keeps a kind of file from being written: that another kind can be says nothing of this one."""
         self._is_best = self._has_warned = False
+
+    def open(self, run: Path) -> None:
+        """Write to this folder from now on."""
+        options = self.options
+        self.folder = run
+        self.checkpoints = Checkpoints(run, Retention(options.keep_last, options.keep_best, options.keep_every))
 
     def until_next(self, iterations: int, steps: int, steps_per_iteration: int, total_steps: int | None) -> int:
         """Return how many iterations may be made at once so that none after which something is saved is passed."""

@@ -6,42 +6,27 @@ or **episode** (host environments that cannot be brought back start new episodes
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from ludus import progress
 from ludus.checkpoint import Checkpoint, Checkpoints, Shape
-from ludus.compilation import OPTION_NAMES, Options
-from ludus.convergence import Convergence, ConvergenceOptions
+from ludus.compilation import Options
 from ludus.counting import Budget
 from ludus.critic import Critic
-from ludus.envs.registry import WORKER_KEYS, make_env
 from ludus.iteration import TrainState
-from ludus.keeping import CheckpointOptions
 from ludus.learning.algorithm import as_arrays
-from ludus.learning.registry import build
 from ludus.policy import Policy
+from ludus.run_config import MEANING, algorithm_in, changed, environment_in, made_with, meaning_of, settings_in
 from ludus.seeding import stream
+from ludus.settings import Settings
 from ludus.snapshot import ENV, check_env_arrays, first_bad, put_back, shapes
 from ludus.tracking.run_folder import RunFolder, read_config
-from ludus.tracking.tracker import TrackingOptions
-from ludus.trainer import MEANING, Trainer
+from ludus.trainer import Trainer
 from ludus.types import LudusError
-
-OPTIONS = (
-    "eval_frequency", "eval_by", "eval_episodes", "num_checkpoints", "record_episodes", "success", "success_return",
-    "log_frequency", "health_frequency", "video_frequency",
-)  # fmt: skip
-PARTS: dict[str, Any] = {
-    "checkpoint": CheckpointOptions,
-    "tracking": TrackingOptions,
-    "convergence": ConvergenceOptions,
-}
-"""Groups of settings that a resumed run can change."""
-CHANGEABLE = (*Budget._fields, *OPTIONS, *WORKER_KEYS, "verbose", "fallback")
 
 
 def resume(
@@ -50,6 +35,7 @@ def resume(
     """Return a trainer that goes on with a run; see `Trainer.resume`."""
     run = Path(run)
     named = {name: value for name, value in (("env", env), ("algorithm", algorithm)) if isinstance(value, str)}
+    fallback = bool(changes.pop("fallback", False))
     config = changed(read_config(run), named | changes)
     trainer, budget = rebuilt(kind, run, config, algorithm, env)
     folder = RunFolder.reopen(run)
@@ -58,7 +44,7 @@ def resume(
         if start == "latest" and folder.identity.get("status") == "running" and not Checkpoints(run).steps():
             source: Source | Beginning = Beginning(say)
         else:
-            source = Source(run, start, fallback=bool(changes.get("fallback")), say=say)
+            source = Source(run, start, fallback=fallback, say=say)
             source.check(trainer, folder)
         trainer.go_on_from(source, folder, budget)
     except BaseException:
@@ -68,19 +54,21 @@ def resume(
 
 
 def rebuilt(
-    kind: type[Trainer], run: Path, config: dict[str, Any], algorithm: Any = None, env: Any = None, **options: Any
+    kind: type[Trainer],
+    run: Path,
+    config: dict[str, Any],
+    algorithm: Any = None,
+    env: Any = None,
+    *,
+    run_dir: Path | None = None,
+    **other: Any,
 ) -> tuple[Trainer, Budget]:
-    """Return a trainer with the settings of a run, without its folder, and the run's budget."""
+    """Return a trainer with the settings of a run but for some others, and the run's budget."""
     try:
-        algorithm = _algorithm(config) if algorithm is None else algorithm
-        env = _env(config) if env is None else env
-        parts = {name: kind(**(config.get(name) or {})) for name, kind in PARTS.items()}
-        settings = {name: config[name] for name in OPTIONS if name in config} | parts | options
-        verbose = config.get("verbose", True)
-        trainer = kind(
-            algorithm, env, **{"verbose": verbose, **settings}, seed=config["seed"], collect=config["collect"]
-        )
-        return trainer, Budget(*(config[name] for name in Budget._fields))
+        algorithm = algorithm_in(config) if algorithm is None else algorithm
+        env = environment_in(config, "pass it again, as Trainer.resume(..., env=...)") if env is None else env
+        settings = Settings(**{**settings_in(config), **other})
+        return kind(algorithm, env, settings, run_dir=run_dir), Budget(*(config[name] for name in Budget._fields))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LudusError(f"{run}: its config.yaml is damaged ({type(error).__name__}: {error})") from error
 
@@ -97,12 +85,12 @@ def learned_at(run: str | Path, start: int | str, algorithm: Any = None) -> tupl
     trainer, _ = rebuilt(Trainer, run, config, algorithm, verbose=False)
     with contextlib.closing(trainer.env):
         checkpoint = Source(run, start, fallback=False, say=trainer.record.console.say).checkpoint
-        learner = trainer.algorithm.init(jax.random.key(0), trainer.spec)
+        learner = trainer.algorithm.init(jax.random.key(0), trainer.loop.spec)
         expected = {f"learner/{name}": shape for name, shape in shapes(learner).items()}
         arrays = checkpoint.read(expected, "learner/")
         _check_finite(checkpoint, arrays)
         learner = put_back(learner, {name.removeprefix("learner/"): array for name, array in arrays.items()})
-        arrays, spec, id = as_arrays(trainer.algorithm), trainer.spec, trainer.env.id
+        arrays, spec, id = as_arrays(trainer.algorithm), trainer.loop.spec, trainer.env.id
         policy = Policy(arrays, trainer.algorithm.policy(learner), spec, id)
         return policy, Critic(arrays, trainer.algorithm.critic(learner), spec, id), checkpoint.record
 
@@ -112,33 +100,9 @@ def untrained(run: str | Path) -> Policy:
     config = read_config(run)
     trainer, _ = rebuilt(Trainer, Path(run), config, verbose=False)
     with contextlib.closing(trainer.env):
-        learner = trainer.algorithm.init(stream(trainer.seed, "init"), trainer.spec)
+        learner = trainer.algorithm.init(stream(trainer.settings.seed, "init"), trainer.loop.spec)
         state = trainer.algorithm.policy(learner)
-        return Policy(as_arrays(trainer.algorithm), state, trainer.spec, trainer.env.id)
-
-
-def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Lay changes over a run's configuration; one that would change what the state means is refused by name."""
-    for part in PARTS:
-        if not isinstance(config.get(part) or {}, dict):
-            raise LudusError(f"{part}: config.yaml must hold names and values there, got {config[part]!r}")
-    config = config | {part: dict(config.get(part) or {}) for part in PARTS}
-    known = {f"{part}.{field.name}" for part, kind in PARTS.items() for field in fields(kind)}
-    for key, value in changes.items():
-        group, _, name = key.rpartition(".")
-        if key in known:
-            config[group][name] = value
-        elif key in CHANGEABLE:
-            config[key] = value
-        elif key.partition(".")[0] in MEANING:
-            raise LudusError(
-                f"{key}: cannot be changed in a resumed run, the saved state would mean something else; "
-                "start a new run instead"
-            )
-        else:
-            allowed = ", ".join([*CHANGEABLE[:-1], *sorted(known)])
-            raise LudusError(f"{key}: cannot be changed in a resumed run; these can: {allowed}")
-    return config
+        return Policy(as_arrays(trainer.algorithm), state, trainer.loop.spec, trainer.env.id)
 
 
 class Beginning:
@@ -174,8 +138,7 @@ class Source:
         self.step, self.checkpoint = self._choose(start, fallback)
         self.record = self.checkpoint.record
         try:
-            _check_record(self.record, self.step)
-            _check_convergence(self.record)
+            progress.check(self.record, self.step)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise LudusError(f"{self.checkpoint.path}: its record is damaged ({error})") from error
         self.level = "exact"
@@ -192,7 +155,7 @@ class Source:
 
     def check_meaning(self, trainer: Trainer) -> None:
         """Refuse a checkpoint that was written with other settings."""
-        meaning = trainer.meaning()
+        meaning = meaning_of(trainer)
         try:
             for name in MEANING:
                 _compare(name, self.record["meaning"][name], meaning[name])
@@ -213,7 +176,7 @@ class Source:
         arrays = self.arrays(expected, trainer.env.num_envs)
         state = put_back(tree, arrays)
         saved = {name.removeprefix(ENV): array for name, array in arrays.items() if name.startswith(ENV)}
-        if trainer.collect == "steps" and not trainer.runner.restore(trainer.env, saved, state.carry):
+        if trainer.settings.collect == "steps" and not trainer.loop.runner.restore(trainer.env, saved, state.carry):
             self.level = "episode"
         return state
 
@@ -246,9 +209,8 @@ class Source:
             "exact": "every number will be as if nothing had happened",
             "episode": "the environments cannot be brought back to where they were, so running episodes start anew",
         }[self.level]
-        made_with = trainer.made_with()
-        if made_with != record["made_with"]:
-            self.say(f"made with {record['made_with']}, resumed with {made_with}: last bits may differ")
+        if (now := made_with(trainer)) != record["made_with"]:
+            self.say(f"made with {record['made_with']}, resumed with {now}: last bits may differ")
         taken_back = f"; {len(dropped)} later checkpoints are taken back" if dropped else ""
         self.say(f"resumed at {self.step:,} steps · {self.level}: {exactly}{taken_back}")
 
@@ -281,43 +243,6 @@ class Source:
         return step
 
 
-RECORD = {
-    "iteration": int, "steps": int, "episodes": int, "updates": int, "ordinal": int, "journal_rows": int,
-    "journal_bytes": int, "elapsed_seconds": float, "run": str, "meaning": dict, "made_with": dict,
-    "compiler_options": list, "marks": dict, "recent": list, "latest": dict, "written": dict,
-}  # fmt: skip
-"""What the record of every checkpoint holds."""
-
-
-def _check_record(record: dict[str, Any], step: int) -> None:
-    """Raise ValueError (or KeyError, TypeError) if a record does not say what a run needs to go on."""
-    for name, kind in RECORD.items():
-        if type(record[name]) is not kind or (kind in (int, float) and not 0 <= record[name] < 2**62):
-            raise ValueError(name)
-    if record["steps"] != step or not isinstance(record["made_with"]["platform"], str):
-        raise ValueError("steps or made_with")
-    for name, value in record["compiler_options"]:
-        if name not in OPTION_NAMES or type(value) not in (int, bool):
-            raise ValueError("compiler_options")  # others can make the compiler write files
-    pairs, recent = list(record["written"].values()), record["recent"]
-    numbers = [n for part in (*pairs, *recent, record["marks"].values()) for n in part if n is not None]
-    if any(len(pair) != 2 or None in pair for pair in pairs) or any(type(n) not in (int, float) for n in numbers):
-        raise ValueError("recent, written or marks")
-    if any(not 2 <= len(part) <= 4 or None in part[:3] for part in recent):
-        raise ValueError("recent")
-    if any(type(n) not in (int, float) for n in record["latest"].values()):
-        raise ValueError("latest")
-
-
-def _check_convergence(record: dict[str, Any]) -> None:
-    """Raise likewise if what the rule of convergence remembers is not what it wrote; old checkpoints have nothing."""
-    if "convergence" in record:
-        rule = Convergence(ConvergenceOptions())
-        rule.restore(record["convergence"])
-        if rule.snapshot() != record["convergence"]:
-            raise ValueError("convergence")
-
-
 def _check_finite(checkpoint: Checkpoint, arrays: dict[str, Any]) -> None:
     if bad := first_bad(arrays):
         raise LudusError(f"{checkpoint.path}: {bad} holds a NaN or an infinity")
@@ -330,18 +255,3 @@ def _compare(key: str, saved: Any, now: Any) -> None:
     elif saved != now and str(saved) != str(now):  # an infinity is saved as its text
         saved, now = str(saved)[:200], str(now)[:200]
         raise LudusError(f"{key}={now}: the checkpoint was written with {saved}, and would mean something else now")
-
-
-def _algorithm(config: dict[str, Any]) -> Any:
-    try:
-        return build(config["algorithm"])
-    except LudusError as error:
-        raise LudusError(str(error).replace("load_policy(", "Trainer.resume(")) from error
-
-
-def _env(config: dict[str, Any]) -> Any:
-    name = str(config["env"])
-    if name.startswith("object:"):
-        raise LudusError(f"env={name}: is your own code: pass it again, as Trainer.resume(..., env=...)")
-    workers = {key: config[key] for key in WORKER_KEYS if key in config}
-    return make_env(name, config["num_envs"], **workers, **dict(config["env_options"]))

@@ -148,7 +148,7 @@ def debug(
     with contextlib.closing(trainer.env):
         source = Source(run, start, fallback=False, say=say)
         trainer.watch(source)
-        context = trainer.context(budget if any(budget) else Budget(None, None, np.inf))
+        context = trainer.loop.context(budget if any(budget) else Budget(None, None, np.inf))
         context = context._replace(health_frequency=None)  # where these figures are not due they are NaN, on purpose
         state = trainer.state
         say(f"from {source.step:,} steps on")
@@ -168,7 +168,7 @@ def _try_iteration(
         runner(env).collect,
         env=env,
         num_steps=trainer.algorithm.rollout_length(env.num_envs),
-        whole_episodes=trainer.collect == "episodes",
+        whole_episodes=trainer.settings.collect == "episodes",
     )
     policy = context.algorithm.policy(state.learner)
     carry, rollout, stats = runner(env).whole(collect)(

@@ -22,7 +22,9 @@ PPO = {"batch_size": 64, "minibatch_size": 32, "epochs_per_update": 1}
 
 
 def journal(env, folder, steps: int = 64, **options) -> list[dict]:
-    trainer = ludus.Trainer(ludus.PPO(**PPO), env, run_dir=folder, verbose=False, eval_frequency=0, **options)
+    trainer = ludus.Trainer(
+        ludus.PPO(**PPO), env, ludus.Settings(verbose=False, eval_frequency=0, **options), run_dir=folder
+    )
     trainer.train(total_steps=steps)
     env.close()
     return [row for row in read_journal(folder) if row["kind"] == "train"]
@@ -94,7 +96,9 @@ class Chatty(gymnasium.Env):
 
 
 def test_names_that_come_later_compile_nothing(caplog):
-    trainer = ludus.Trainer(ludus.PPO(**PPO), ludus.make_env(Chatty, 4), verbose=False, eval_frequency=0)
+    trainer = ludus.Trainer(
+        ludus.PPO(**PPO), ludus.make_env(Chatty, 4), ludus.Settings(verbose=False, eval_frequency=0)
+    )
     trainer.train(total_steps=64)
     caplog.set_level(logging.DEBUG)
     with jax.log_compiles():

@@ -50,7 +50,9 @@ def test_an_adapted_environment_trains_and_is_truncated(adapter):
         ludus.register_env("gymnax/MountainCar", lambda: adapter("MountainCar-v0"))
         env = ludus.make_env("gymnax/MountainCar", 2)
         assert env == ludus.make_env("gymnax/MountainCar", 2), "equal batches compile once"
-        trainer = ludus.Trainer(ludus.PPO(batch_size=200, minibatch_size=200), env, verbose=False, eval_frequency=0)
+        trainer = ludus.Trainer(
+            ludus.PPO(batch_size=200, minibatch_size=200), env, ludus.Settings(verbose=False, eval_frequency=0)
+        )
         assert trainer.train(total_steps=800).episodes == 4
         assert (trainer.evaluate(2).lengths == 200).all()
     finally:

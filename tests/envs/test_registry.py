@@ -66,7 +66,9 @@ def test_a_users_own_gymnasium_environment(make):
     first = np.array(env.reset([0, 1, 2]))
     assert len(np.unique(first)) == 3, "each environment has a seed of its own"
     np.testing.assert_array_equal(first, env.remake(3).reset([0, 1, 2]))
-    trainer = ludus.Trainer(ludus.PPO(batch_size=48, minibatch_size=16), env, verbose=False, eval_frequency=0)
+    trainer = ludus.Trainer(
+        ludus.PPO(batch_size=48, minibatch_size=16), env, ludus.Settings(verbose=False, eval_frequency=0)
+    )
     assert trainer.train(total_steps=96).episodes == 30
 
 
@@ -82,7 +84,9 @@ def test_a_users_own_jax_environment_and_its_options(registered):
 @pytest.mark.parametrize("env", ["jax:Pendulum-v1", "gym:Pendulum-v1"])
 def test_the_time_limit_is_an_option(env):
     env = ludus.make_env(env, 2, max_episode_steps=7)
-    trainer = ludus.Trainer(ludus.PPO(batch_size=28, minibatch_size=28), env, verbose=False, eval_frequency=0)
+    trainer = ludus.Trainer(
+        ludus.PPO(batch_size=28, minibatch_size=28), env, ludus.Settings(verbose=False, eval_frequency=0)
+    )
     assert trainer.train(total_steps=28).episodes == 4
     assert trainer.evaluate(3).lengths.tolist() == [7, 7, 7]
 

@@ -65,7 +65,11 @@ def test_any_number_of_workers_gives_the_same_bits(env, made):
 
 def test_evaluation_is_the_same_in_workers(made):
     trainers = [
-        ludus.Trainer(ludus.PPO(**PPO), made("gym:CartPole-v1", 4, num_workers=count), verbose=False, eval_frequency=0)
+        ludus.Trainer(
+            ludus.PPO(**PPO),
+            made("gym:CartPole-v1", 4, num_workers=count),
+            ludus.Settings(verbose=False, eval_frequency=0),
+        )
         for count in (0, 2)
     ]
     alone, spread = (trainer.evaluate(6) for trainer in trainers)
@@ -77,7 +81,7 @@ def test_training_is_the_same_in_workers(made):
     reached = []
     for count in (0, 2):
         env = made(Ledger, 4, num_workers=count, on_worker_fault="stop")
-        trainer = ludus.Trainer(ludus.PPO(**PPO), env, verbose=False, eval_frequency=0)
+        trainer = ludus.Trainer(ludus.PPO(**PPO), env, ludus.Settings(verbose=False, eval_frequency=0))
         trainer.train(total_steps=192)
         reached.append(flat(trainer.policy.state.parameters))
     np.testing.assert_array_equal(*reached)
@@ -341,7 +345,7 @@ def test_a_run_records_the_number_and_evaluation_obeys(tmp_path, monkeypatch, ca
 
 def test_a_broken_evaluation_episode_is_played_again(made, tmp_path):
     env = made(Ledger, 2, num_workers=2, folder=str(tmp_path))
-    trainer = ludus.Trainer(ludus.PPO(**PPO), env, verbose=False, eval_frequency=0)
+    trainer = ludus.Trainer(ludus.PPO(**PPO), env, ludus.Settings(verbose=False, eval_frequency=0))
     (tmp_path / "kill").touch()
     evaluation = trainer.evaluate(5)
     assert not (tmp_path / "kill").exists()
@@ -351,7 +355,7 @@ def test_a_broken_evaluation_episode_is_played_again(made, tmp_path):
 
 def test_an_evaluation_that_always_breaks_is_an_error(made, tmp_path):
     env = made(Ledger, 2, num_workers=2, folder=str(tmp_path))
-    trainer = ludus.Trainer(ludus.PPO(**PPO), env, verbose=False, eval_frequency=0)
+    trainer = ludus.Trainer(ludus.PPO(**PPO), env, ludus.Settings(verbose=False, eval_frequency=0))
     (tmp_path / "always raise").touch()
     with pytest.raises(ludus.LudusError, match=r"never counted|given up after"):
         trainer.evaluate(5)
@@ -361,7 +365,9 @@ def test_a_run_goes_on_over_a_fault_and_counts_what_is_true(made, tmp_path):
     orders = tmp_path / "orders"
     orders.mkdir()
     env = made(Ledger, 4, num_workers=2, folder=str(orders))
-    trainer = ludus.Trainer(ludus.PPO(**PPO), env, run_dir=tmp_path / "run", verbose=False, eval_frequency=0)
+    trainer = ludus.Trainer(
+        ludus.PPO(**PPO), env, ludus.Settings(verbose=False, eval_frequency=0), run_dir=tmp_path / "run"
+    )
     trainer.train(total_steps=64)
     (orders / "kill").touch()
     result = trainer.train(total_steps=192)

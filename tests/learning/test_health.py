@@ -238,7 +238,7 @@ def trained(tmp_path, name, env="jax:CartPole-v1", algorithm=None, total_steps=4
     run = None if name is None else tmp_path / name
     env = ludus.make_env(env, num_envs=num_envs)
     trainer = ludus.Trainer(
-        algorithm or ludus.PPO(**TINY), env, run_dir=run, eval_frequency=0, verbose=False, **options
+        algorithm or ludus.PPO(**TINY), env, ludus.Settings(eval_frequency=0, verbose=False, **options), run_dir=run
     )
     trainer.final_episodes = 0
     trainer.train(total_steps=total_steps)
@@ -269,7 +269,7 @@ def test_without_health_nothing_of_it_is_compiled(tmp_path):
     texts = []
     for frequency in (0, 5):  # eight environments: no other test has compiled this loop
         trainer, _ = trained(tmp_path, None, num_envs=8, total_steps=64, health_frequency=frequency)
-        texts = [program.as_text() for program, _ in trainer._repeat.programs.values()]
+        texts = [program.as_text() for program, _ in trainer.loop.repeat.programs.values()]
         assert len(texts) == 1 + bool(frequency)
     without, watched = texts
     assert "conditional" in watched and "conditional" not in without
@@ -304,4 +304,6 @@ def test_sac_in_a_run(tmp_path):
 @pytest.mark.parametrize("value", [-1, 2.5, True])
 def test_a_frequency_that_makes_no_sense_is_refused(value):
     with pytest.raises(ludus.LudusError, match="health_frequency"):
-        ludus.Trainer(ludus.PPO(**TINY), ludus.make_env("CartPole-v1", num_envs=4), health_frequency=value)
+        ludus.Trainer(
+            ludus.PPO(**TINY), ludus.make_env("CartPole-v1", num_envs=4), ludus.Settings(health_frequency=value)
+        )

@@ -33,7 +33,7 @@ SETTINGS = {
 
 def trained(env: ludus.Environment, steps: int, **settings) -> ludus.Trainer:
     trainer = ludus.Trainer(
-        ludus.PPO(**(SETTINGS | settings)), ludus.make_env(env, 16), eval_frequency=0, verbose=False
+        ludus.PPO(**(SETTINGS | settings)), ludus.make_env(env, 16), ludus.Settings(eval_frequency=0, verbose=False)
     )
     trainer.train(total_steps=steps)
     return trainer
@@ -246,7 +246,7 @@ def test_a_picture_is_seen_through_convolutions():
 def test_only_real_numbers_are_normalised_and_each_leaf_by_itself():
     env = ludus.make_env(zoo.make("dict", "jax"), 4)
     ppo = ludus.PPO(batch_size=32, minibatch_size=32, normalize_observations=True)
-    trainer = ludus.Trainer(ppo, env, eval_frequency=0, verbose=False)
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, verbose=False))
     trainer.train(total_steps=64)
     statistics = trainer.state.learner.observations
     assert [name for name, entry in statistics.items() if entry is not None] == ["position"]
@@ -257,11 +257,11 @@ def test_only_real_numbers_are_normalised_and_each_leaf_by_itself():
 def test_a_policy_of_many_parts_is_saved_and_loaded_whole(case, tmp_path):
     env = ludus.make_env(zoo.make(case, "gymnasium"), 4)
     ppo = ludus.PPO(batch_size=32, minibatch_size=32, normalize_observations=True)
-    trainer = ludus.Trainer(ppo, env, eval_frequency=0, verbose=False)
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, verbose=False))
     trainer.train(total_steps=64)
     save_policy(trainer.policy, tmp_path / "policy.safetensors")
     loaded = ludus.load_policy(tmp_path / "policy.safetensors")
-    assert loaded.spec == trainer.spec
+    assert loaded.spec == trainer.loop.spec
     obs = env.reset([1, 2, 3, 4])
     jax.tree.map(np.testing.assert_array_equal, loaded(obs), trainer.policy(obs))
     one = jax.tree.map(lambda x: x[0], obs)
@@ -270,7 +270,9 @@ def test_a_policy_of_many_parts_is_saved_and_loaded_whole(case, tmp_path):
 
 
 def test_a_policy_refuses_an_observation_unlike_its_space():
-    trainer = ludus.Trainer(ludus.PPO(batch_size=32, minibatch_size=32), ludus.make_env(Pair(), 4), verbose=False)
+    trainer = ludus.Trainer(
+        ludus.PPO(batch_size=32, minibatch_size=32), ludus.make_env(Pair(), 4), ludus.Settings(verbose=False)
+    )
     with pytest.raises(ludus.LudusError, match=r"keys \['number', 'sign'\] was expected, got keys \['number'\]"):
         trainer.policy({"number": 1})
 
@@ -305,4 +307,4 @@ def test_what_cannot_be_learnt_is_refused_by_name_before_anything_compiles(obser
 def test_integer_actions_of_a_gymnasium_box_are_refused_by_the_trainer():
     case = zoo.Case(zoo.POSITION, gymnasium.spaces.Box(0, 9, (2,), np.int64))
     with pytest.raises(ludus.LudusError, match="a Box of actions must be of floats"):
-        ludus.Trainer(ludus.PPO(), ludus.make_env(lambda: zoo.RandomGym(case), 2), verbose=False)
+        ludus.Trainer(ludus.PPO(), ludus.make_env(lambda: zoo.RandomGym(case), 2), ludus.Settings(verbose=False))

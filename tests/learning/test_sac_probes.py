@@ -15,6 +15,7 @@ RUNS = [*((name, "host") for name in SAC_PROBES), *((name, "compiled") for name 
 @pytest.mark.parametrize(("name", "how"), RUNS)
 def test_the_known_answer_is_learnt_by_sac(name, how, monkeypatch):
     monkeypatch.setattr(trainer_module, "FINAL_EPISODES", 1)
+    monkeypatch.setattr("ludus.loop.FINAL_EPISODES", 1)
     answer = check(name, train(name, 0, how))
     assert answer["value_error"] <= 0.02, answer
     assert answer["action_error"] <= 0.02, answer

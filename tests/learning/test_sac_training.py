@@ -31,6 +31,7 @@ BOTH = ["compiled", "host"]
 @pytest.fixture(autouse=True)
 def short_evaluations(monkeypatch):
     monkeypatch.setattr(trainer_module, "FINAL_EPISODES", 2)
+    monkeypatch.setattr("ludus.loop.FINAL_EPISODES", 2)
 
 
 def environment(how: str, num_envs: int = 3, env: Environment | None = None):
@@ -40,7 +41,9 @@ def environment(how: str, num_envs: int = 3, env: Environment | None = None):
 
 def make_trainer(how: str = "compiled", sac: ludus.SAC | None = None, num_envs: int = 3, **options) -> ludus.Trainer:
     env = options.pop("env", None) or environment(how, num_envs)
-    return ludus.Trainer(sac or small_sac(), env, **({"eval_frequency": 0, "verbose": False} | options))
+    run_dir = options.pop("run_dir", None)
+    settings = ludus.Settings(**{"eval_frequency": 0, "verbose": False} | options)
+    return ludus.Trainer(sac or small_sac(), env, settings, run_dir=run_dir)
 
 
 def contents(trainer: ludus.Trainer) -> list[np.ndarray]:
@@ -324,7 +327,7 @@ def test_the_training_loop_copies_nothing_of_the_replays_size():
     sac = small_sac(replay_size=100_000, unroll_length=3)  # a program that no other test makes
     trainer = make_trainer(sac=sac)
     trainer.train(total_steps=24)
-    ((program, _),) = trainer._repeat.programs.values()
+    ((program, _),) = trainer.loop.repeat.programs.values()
     replay = trainer.state.learner.replay
     rings = [f"[{replay.num_frames}", f"[{replay.num_slots}"]
     copies = [x for x in program.as_text().splitlines() if " copy(" in x and any(ring in x for ring in rings)]

@@ -54,9 +54,9 @@ def test_every_space_trains_or_is_refused_by_name(algorithm, case, how):
     subject, env = ALGORITHMS[algorithm], ludus.make_env(zoo.make(case, how), 4)
     if not subject.takes(env.action_space):
         with pytest.raises(ludus.LudusError, match=r"action space \w+\(.* is not supported"):
-            ludus.Trainer(subject.make(), env, verbose=False)
+            ludus.Trainer(subject.make(), env, ludus.Settings(verbose=False))
         return
-    trainer = ludus.Trainer(subject.make(), env, eval_frequency=0, verbose=False)
+    trainer = ludus.Trainer(subject.make(), env, ludus.Settings(eval_frequency=0, verbose=False))
     before = trainer.policy.state.parameters
     result = trainer.train(total_steps=subject.steps)
     assert result.steps == subject.steps and result.updates > 0

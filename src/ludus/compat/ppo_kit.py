@@ -27,6 +27,7 @@ from ludus.compat.buffers import Buffer, RolloutBuffer, TrajectoryBuffer
 from ludus.envs.registry import make_env
 from ludus.learning.ppo import PPO
 from ludus.networks.actor_critic import MLP
+from ludus.settings import Settings
 from ludus.spaces import Box
 from ludus.trainer import Trainer, TrainResult
 from ludus.types import LudusError
@@ -195,13 +196,15 @@ class OnPolicyTrainer:
         self.trainer = Trainer(
             algorithm,
             env,
-            seed=agent.seed,
+            Settings(
+                seed=agent.seed,
+                eval_frequency=0,
+                num_checkpoints=num_checkpoints,
+                record_episodes=True,
+                log_frequency=1,
+                verbose=verbose,
+            ),
             run_dir=run_dir or Path("runs") / f"on_policy_{time.time_ns() // 1_000_000}",
-            eval_frequency=0,
-            num_checkpoints=num_checkpoints,
-            record_episodes=True,
-            log_frequency=1,
-            verbose=verbose,
         )
 
     def train(self) -> TrainResult:

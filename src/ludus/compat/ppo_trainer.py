@@ -23,6 +23,7 @@ from ludus.envs.registry import make_env
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.ppo import PPO
 from ludus.seeding import stream
+from ludus.settings import Settings
 from ludus.spaces import Box, Discrete
 from ludus.tracking.run_folder import read_journal
 from ludus.tracking.tracker import TrackingOptions
@@ -167,15 +168,17 @@ class PPOTrainer:
         self.trainer = Trainer(
             agent.algorithm,
             env.batch(1, max_steps_per_episode),
-            seed=agent.agent.seed if seed is None else seed,
+            Settings(
+                seed=agent.agent.seed if seed is None else seed,
+                eval_frequency=eval_frequency,
+                eval_by="episodes",
+                eval_episodes=eval_episodes,
+                record_episodes=True,
+                success_return=target_reward,
+                convergence=ConvergenceOptions("window", target_reward, convergence_window, early_stopping_patience),
+                tracking=TrackingOptions(mlflow=enable_mlflow and has_mlflow, experiment=mlflow_experiment_name),
+            ),
             run_dir=run_dir or Path("runs") / f"ppo_run_{time.time_ns() // 1_000_000}",
-            eval_frequency=eval_frequency,
-            eval_by="episodes",
-            eval_episodes=eval_episodes,
-            record_episodes=True,
-            success_return=target_reward,
-            convergence=ConvergenceOptions("window", target_reward, convergence_window, early_stopping_patience),
-            tracking=TrackingOptions(mlflow=enable_mlflow and has_mlflow, experiment=mlflow_experiment_name),
         )
         if enable_mlflow and not has_mlflow:
             self._say('MLflow is not installed (pip install "ludus[mlflow]"): the run is recorded in its folder alone')
@@ -190,7 +193,7 @@ class PPOTrainer:
         training = [row for row in rows if row["kind"] == "train"]
         figures = result.evaluation.summary()
         losses = {name: [row[name] for row in training] for name in ("policy_loss", "value_loss", "total_loss")}
-        best = self.trainer.convergence.best_average
+        best = self.trainer.judge.convergence.best_average
         return {
             "total_episodes": result.episodes,
             "total_steps": result.steps,
@@ -216,13 +219,13 @@ class PPOTrainer:
         `dones` says where it ended, by termination or by its limit; which of both, `terminated` says.
         """
         trainer = self.trainer
-        keys = RolloutKeys(*(stream(trainer.seed, f"episode {number} {name}") for name in RolloutKeys._fields))
+        keys = RolloutKeys(*(stream(trainer.settings.seed, f"episode {number} {name}") for name in RolloutKeys._fields))
         arrays, policy = as_arrays(trainer.algorithm), trainer.algorithm.policy(trainer.state.learner)
         collect = partial(
-            trainer.runner.collect, env=trainer.env, num_steps=trainer.env.max_episode_steps, whole_episodes=True
+            trainer.loop.runner.collect, env=trainer.env, num_steps=trainer.env.max_episode_steps, whole_episodes=True
         )
         carry = trainer.state.carry
-        steps = trainer.runner.whole(collect)(algorithm=arrays, policy=policy, carry=carry, keys=keys)[1].steps
+        steps = trainer.loop.runner.whole(collect)(algorithm=arrays, policy=policy, carry=carry, keys=keys)[1].steps
         rows = np.asarray(steps.valid)[:, 0]
         named = {
             "observations": steps.obs,

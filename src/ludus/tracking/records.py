@@ -92,9 +92,10 @@ class Episodes(NamedTuple):
 class Recorder:
     """Keeps the totals of a run and tells them to its folder (if it has one) and to the console."""
 
-    def __init__(self, folder: RunFolder | None, verbose: bool, options: "RecordOptions"):
+    def __init__(self, verbose: bool, options: "RecordOptions"):
         """Nothing has been counted."""
-        self.folder, self.options = folder, options
+        self.options = options
+        self.folder: RunFolder | None = None
         self.trackers: Sequence[Tracker] = ()
         self.console = Console(verbose)
         self.iterations = self.steps = self.episodes = self.updates = 0

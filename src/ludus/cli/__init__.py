@@ -1,0 +1,84 @@
+"""The command line. Verbs that train take `key=value`, verbs that read a run take flags.
+
+Nothing heavy is imported before a verb needs it, so that `ludus --help` answers at once.
+"""
+
+import difflib
+import importlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from ludus import __version__
+from ludus.cli.words import INTERRUPTED, complain
+from ludus.types import LudusError
+
+USAGE = """\
+usage: ludus VERB ...
+
+Train reinforcement-learning agents on any environment.
+
+  train      train an agent          ludus train env=CartPole-v1
+  resume     go on with a run        ludus resume RUN total_steps=2e6
+  evaluate   play a trained agent    ludus evaluate RUN --episodes 100
+  video      film a trained agent    ludus video RUN
+  export     for other runtimes      ludus export RUN --format onnx
+  runs       list runs               ludus runs
+  compare    runs side by side       ludus compare RUN RUN ...
+  track      catch trackers up       ludus track RUN
+  report     a page of figures       ludus report RUN
+  watch      a live page of runs     ludus watch
+
+  verify-resume   prove that a run resumes exactly
+  debug           find where a run's first NaN comes from
+
+ludus VERB --help explains a verb; ludus --version tells the version.
+"""
+VERBS = {
+    "train": "train",
+    "resume": "train",
+    "verify-resume": "prove",
+    "debug": "prove",
+    "evaluate": "play",
+    "video": "play",
+    "export": "play",
+    "runs": "look",
+    "compare": "look",
+    "track": "look",
+    "report": "look",
+    "watch": "look",
+}
+"""The module of each verb, where a function has its name."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code: 0, 2 for a mistake that the user can mend, 130 after Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no ± shall not end a run
+    try:
+        return _command(list(sys.argv[1:] if arguments is None else arguments))
+    except LudusError as error:
+        return complain(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever was reading has gone; nothing more can be said
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+
+
+def _command(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if words[0] == "--version":
+        print(f"ludus {__version__}")
+        return 0
+    verb, *rest = words
+    if verb not in VERBS:
+        close = difflib.get_close_matches(verb, VERBS, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise LudusError(f"{verb}: no such verb; there are {', '.join(VERBS)}{hint}")
+    module = importlib.import_module(f"ludus.cli.{VERBS[verb]}")
+    return getattr(module, verb.replace("-", "_"))(rest)

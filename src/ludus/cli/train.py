@@ -1,0 +1,150 @@
+"""Verbs that train: `train`, with its sweeps, and `resume`."""
+
+import contextlib
+import itertools
+import os
+import re
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ludus.cli.words import SIGNALLED, Parser, complain, newest_run
+from ludus.types import LudusError
+
+if TYPE_CHECKING:
+    from ludus.config import TrainConfig
+    from ludus.trainer import Trainer, TrainResult
+
+TRAIN_USAGE = """\
+usage: ludus train env=ID [key=value ...] [-m]
+
+Train an agent. With -m a key may hold several values; every combination is a run of its own.
+
+examples:
+  ludus train env=CartPole-v1
+  ludus train env=CartPole-v1 algorithm=ppo seed=0 algorithm.learning_rate=1e-3 run_dir=runs/first
+  ludus train env=Acrobot-v1 total_steps=2e6 algorithm.network.hidden_sizes=[64,128,256]
+  ludus train env=gym:LunarLander-v3 algorithm/network=gru algorithm.network.memory_size=128
+  ludus train env=CartPole-v1 -m seed=1,2,3 algorithm.gamma=0.98,0.99
+"""
+
+
+def train(words: list[str]) -> int:
+    """Train an agent, or one for each combination of a sweep."""
+    from ludus.config import combinations, compose, help_text
+
+    flags = {word for word in words if word in ("-h", "--help", "-m", "--multirun")}
+    overrides = [word for word in words if word not in flags]
+    if flags & {"-h", "--help"}:
+        print(f"{TRAIN_USAGE}\n{help_text()}")
+        return 0
+    runs = combinations(overrides) if flags else {"": overrides}
+    configs = {name: _placed(compose(words), name) for name, words in runs.items()}
+    return _sweep(configs) if len(configs) > 1 else _run(*configs.values())[0]
+
+
+def resume(words: list[str]) -> int:
+    """Go on with a run."""
+    parser = Parser(
+        prog="ludus resume",
+        usage="ludus resume [RUN] [--from latest|best|STEP] [--fallback] [key=value ...]",
+        description="Go on with a run from one of its checkpoints, on the same curves and in the same journal. "
+        "Keys that do not change what the saved state means can be given other values, such as total_steps=2e6.",
+    )
+    parser.add_argument("words", nargs="*", metavar="RUN", help="run folder (default: the newest in runs/)")
+    parser.add_argument("--from", dest="start", default="latest", metavar="STEP", help="latest, best or a step")
+    parser.add_argument("--fallback", action="store_true", help="if the checkpoint is damaged, take the one before")
+    given = parser.parse_intermixed_args(words)
+    from ludus.config import changes
+    from ludus.trainer import Trainer
+
+    run, rest = _split_run(given.words)
+    values = changes(rest)
+    trainer = Trainer.resume(run, given.start, fallback=given.fallback, **values)
+    with contextlib.closing(trainer.env):
+        result = trainer.train()
+    print(result, flush=True)
+    return SIGNALLED.get(result.stopped_by, 0)
+
+
+def _trainer(config: "TrainConfig", run_dir: str | Path | None) -> tuple["Trainer", dict[str, Any]]:
+    from ludus.config import build
+    from ludus.trainer import Trainer
+
+    parts = build(config)
+    return Trainer(parts.algorithm, parts.env, parts.settings, run_dir=run_dir), parts.budget
+
+
+def _run(config: "TrainConfig") -> tuple[int, "TrainResult"]:
+    """Train once; return the exit code and what was reached."""
+    if config.log_frequency:
+        from loguru import logger
+
+        logger.remove()  # here the block of statistics says it all; who imports ludus has sinks of their own
+    trainer, budget = _trainer(config, config.run_dir or _new_folder(config))
+    if config.preset:
+        trainer.record.console.say(f"preset {config.preset}")
+    with contextlib.closing(trainer.env):
+        result = trainer.train(**budget)
+    print(result, flush=True)
+    return SIGNALLED.get(result.stopped_by, 0), result
+
+
+def _split_run(words: list[str]) -> tuple[Path, list[str]]:
+    """Return the run folder, which may come first, and the words that say key=value."""
+    is_named = bool(words) and ("=" not in words[0] or Path(words[0]).is_dir())
+    return (Path(words[0]), words[1:]) if is_named else (newest_run(), words)
+
+
+def _sweep(configs: dict[str, "TrainConfig"]) -> int:
+    """Train with each configuration; one that fails while it runs does not stop the others."""
+    for config in configs.values():
+        _check(config)
+    code, rows = 0, [("run", "return", "steps", "folder")]
+    for name, config in configs.items():
+        if config.verbose:
+            print(f"[{len(rows)}/{len(configs)}] {name}", file=sys.stderr)
+        try:
+            code_now, result = _run(config)
+        except LudusError as error:
+            code, row = complain(error), ("failed", "", config.run_dir or "")
+        else:
+            code, row = code_now or code, _reached(result)
+        rows.append((name, *row))
+        if code in SIGNALLED.values():
+            break
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    print("", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows), sep="\n")
+    return code
+
+
+def _check(config: "TrainConfig") -> None:
+    """Refuse what cannot run before the first run of a sweep begins."""
+    folder = Path(config.run_dir or "runs")
+    if config.run_dir and folder.exists():
+        raise LudusError(f"run_dir={folder}: exists already; choose another folder or remove it")
+    if not os.access(next(path for path in folder.absolute().parents if path.exists()), os.W_OK | os.X_OK):
+        raise LudusError(f"run_dir={folder}: cannot be written")
+    _trainer(config, None)[0].env.close()
+
+
+def _reached(result: "TrainResult") -> tuple[str, str, str]:
+    summary = result.evaluation.summary() if result.evaluation else None
+    reached = f"{summary['mean_return']:.2f} ± {summary['std_return']:.2f}" if summary else result.stopped_by
+    return reached, f"{result.steps:,}", str(result.run_dir)
+
+
+def _placed(config: "TrainConfig", name: str) -> "TrainConfig":
+    """Give each run of a sweep a folder of its own inside `run_dir`."""
+    if config.run_dir is None or not name:
+        return config
+    return replace(config, run_dir=str(Path(config.run_dir) / re.sub(r"[^\w.,=+-]+", "-", name)))
+
+
+def _new_folder(config: "TrainConfig") -> Path:
+    env = re.sub(r"[^\w.+-]+", "-", config.env.rpartition(":")[2])
+    stem = f"{env}-{config.algorithm['name']}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = itertools.chain([stem], (f"{stem}-{count}" for count in itertools.count(2)))
+    return next(path for path in map(Path("runs").joinpath, names) if not path.exists())

@@ -1,0 +1,118 @@
+"""What follows from how a run does: when it is evaluated, which policy is its best, and what ends it early."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ludus.callback import Callback
+from ludus.convergence import CHECK_EVERY, Convergence
+from ludus.counting import Budget
+from ludus.evaluation import Evaluation
+from ludus.interrupt import Interrupt
+from ludus.keeping import Keeper
+from ludus.policy import Policy
+from ludus.settings import Settings
+from ludus.tracking.records import Recorder
+
+
+class Judge:
+    """Judges one run between its chunks; changes nothing of what is learnt."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        convergence: Convergence,
+        record: Recorder,
+        keeper: Keeper,
+        *,
+        policy: Callable[[], Policy],
+        evaluate: Callable[[int], Evaluation],
+    ):
+        """Nothing has been seen; `policy` and `evaluate` are of the policy as it is when they are called."""
+        self.settings, self.convergence, self.record, self.keeper = settings, convergence, record, keeper
+        self._policy, self._evaluate = policy, evaluate
+        self.callback: Callback | None = None
+        self._evaluation: Evaluation | None = None
+        self._episodes_seen = 0
+
+    @property
+    def score(self) -> float | None:
+        """What checkpoints are compared by, as it is now."""
+        default = "eval_return_mean" if self.settings.eval_frequency else "episode_return_mean"
+        return self.record.latest.get(self.settings.checkpoint.best_by or default)
+
+    def restore(self, convergence: dict[str, Any] | None) -> None:
+        """Go on from where the record says the run was, with what the rule of convergence remembered, if it did."""
+        self._episodes_seen = self.record.episodes
+        if convergence:
+            self.convergence.restore(convergence)
+
+    def until_next(self, budget: Budget, steps_per_iteration: int) -> int:
+        """Return how many iterations may be made at once without passing one after which something is due."""
+        settings, record = self.settings, self.record
+        gap = self.keeper.until_next(record.iterations, record.steps, steps_per_iteration, budget.total_steps)
+        if settings.convergence.rule == "window":
+            gap = min(gap, CHECK_EVERY - record.iterations % CHECK_EVERY)
+        if self.callback is not None or (settings.eval_frequency and settings.eval_by == "episodes"):
+            gap = 1  # nobody knows in which iteration the next episode ends
+        elif settings.eval_frequency:
+            gap = min(gap, settings.eval_frequency - record.iterations % settings.eval_frequency)
+        return max(1, gap)
+
+    def judge(self, interrupt: Interrupt, budget: Budget) -> bool:
+        """Evaluate and keep the best where that is due, once; return False if a signal came in between."""
+        record, keeper = self.record, self.keeper
+        if keeper.passes_milestone(record.steps, budget.total_steps):
+            keeper.keep_milestones(record.steps, budget.total_steps, self._policy())
+        by_evaluation = self._is_to_evaluate()
+        if not keeper.is_to_judge(record.iterations, by_evaluation):
+            return True
+        if by_evaluation:
+            if (evaluation := self.evaluated(interrupt, self.settings.eval_episodes)) is None:
+                return False
+            self.convergence.saw_evaluation(evaluation.returns.tolist())
+            keeper.marks.episodes_evaluated, self._evaluation = record.episodes, evaluation
+        keeper.keep_if_best("return", record.recent_return, self._policy)
+        keeper.judged(record.iterations, self.score)
+        return True
+
+    def evaluated(self, interrupt: Interrupt, episodes: int) -> Evaluation | None:
+        """Evaluate, journal that and keep the best; None if a signal cut it short, which changes nothing."""
+        try:
+            interrupt.at_once = True
+            evaluation = self._evaluate(episodes)
+        except KeyboardInterrupt:
+            return None
+        finally:
+            interrupt.at_once = False
+        self.record.evaluated(evaluation)  # a row is written whole, and once
+        self.keeper.keep_if_best("evaluation", evaluation.summary()["mean_return"], self._policy)
+        return evaluation
+
+    def saw(self, rows: list[dict[str, Any]]) -> None:
+        """Let convergence see the episodes of each iteration, one by one where they are known."""
+        for row in rows:
+            if "episode_returns" in row:
+                for total in row["episode_returns"]:
+                    self.convergence.saw_episodes(1, np.nan if total is None else total)
+            elif "episode_return_mean" in row:
+                count = row["episodes"] - self._episodes_seen
+                self.convergence.saw_episodes(count, count * row["episode_return_mean"])
+            self._episodes_seen = row["episodes"]
+
+    def ended_early(self, rows: list[dict[str, Any]]) -> str | None:
+        """Tell the callback of the latest iterations; return what ends the run before its budget, if something does."""
+        evaluation, self._evaluation = self._evaluation, None
+        if self.callback is not None:
+            self.callback(rows, self.record.latest, evaluation)
+            if self.callback.wants_stop:
+                return "callback"
+        is_time = self.settings.convergence.rule != "window" or self.record.iterations % CHECK_EVERY == 0
+        return "convergence" if is_time and self.convergence.ends_run else None
+
+    def _is_to_evaluate(self) -> bool:
+        every, record = self.settings.eval_frequency, self.record
+        if not every or self.settings.eval_by == "iterations":
+            return bool(every) and record.iterations % every == 0
+        return record.episodes // every > self.keeper.marks.episodes_evaluated // every

@@ -1,0 +1,111 @@
+"""What a run folder says of its run: its configuration, from which the run can be made again, and who made it."""
+
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from ludus import __version__
+from ludus.counting import Budget
+from ludus.envs.registry import WORKER_KEYS, make_env
+from ludus.learning.registry import build, describe
+from ludus.settings import NAMES, PARTS
+from ludus.tracking.run_folder import plain
+from ludus.types import LudusError
+
+if TYPE_CHECKING:
+    from ludus.trainer import Trainer
+
+MEANING = ("env", "env_options", "num_envs", "seed", "collect", "algorithm")
+"""Settings that a resumed run cannot change: the saved state would mean something else."""
+CHANGEABLE = (*Budget._fields, *(name for name in NAMES if name not in (*MEANING, *PARTS)), *WORKER_KEYS)
+"""Settings that it can, besides those of the groups."""
+
+
+def config_of(trainer: "Trainer", budget: Budget) -> dict[str, Any]:
+    """Return the whole configuration of a run, as config.yaml holds it."""
+    env, folder = trainer.env, trainer.record.folder
+    settings = asdict(trainer.settings)
+    del settings["verbose"]  # what is shown is a matter of the terminal, not of the run
+    return {
+        "env": env.id,
+        "env_options": dict(env.options),
+        "num_envs": env.num_envs,
+        **getattr(env, "worker_settings", {"num_workers": 0}),
+        **settings,
+        **budget._asdict(),
+        "run_dir": str(folder.path) if folder else None,
+        "algorithm": describe(trainer.algorithm),
+    }
+
+
+def meaning_of(trainer: "Trainer") -> dict[str, Any]:
+    """Return the settings without which a saved state would mean something else, as plain data."""
+    config = config_of(trainer, Budget(None, None, None))
+    return plain({name: config[name] for name in MEANING})
+
+
+def made_with(trainer: "Trainer") -> dict[str, str]:
+    """Return what the last bits of a result depend on besides the settings."""
+    return {"jax": jax.__version__, "device": trainer.device.device_kind, "platform": jax.default_backend()}
+
+
+def identity_of(trainer: "Trainer") -> dict[str, Any]:
+    """Return what run.json says of the process that trains."""
+    return {
+        "seed": int(trainer.settings.seed),
+        "versions": {"ludus": __version__, "jax": jax.__version__, "numpy": np.__version__},
+        "devices": [str(device) for device in jax.devices()],
+        "compiler_options": dict(trainer.loop.options),
+    }
+
+
+def changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Lay changes over a run's configuration; one that would change what the state means is refused by name."""
+    for part in PARTS:
+        if not isinstance(config.get(part) or {}, dict):
+            raise LudusError(f"{part}: config.yaml must hold names and values there, got {config[part]!r}")
+    config = config | {part: dict(config.get(part) or {}) for part in PARTS}
+    known = {f"{part}.{field.name}" for part, kind in PARTS.items() for field in fields(kind)}
+    for key, value in changes.items():
+        group, _, name = key.rpartition(".")
+        if key in known:
+            config[group][name] = value
+        elif key in CHANGEABLE:
+            config[key] = value
+        elif key.partition(".")[0] in MEANING:
+            raise LudusError(
+                f"{key}: cannot be changed in a resumed run, the saved state would mean something else; "
+                "start a new run instead"
+            )
+        else:
+            allowed = ", ".join([*CHANGEABLE, *sorted(known)])
+            raise LudusError(f"{key}: cannot be changed in a resumed run; these can: {allowed}")
+    return config
+
+
+def settings_in(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that a configuration holds; KeyError if one is missing without which it means nothing."""
+    parts = {name: kind(**(config.get(name) or {})) for name, kind in PARTS.items()}
+    given = {name: config[name] for name in NAMES if name in config}
+    return {**given, **parts, "seed": config["seed"], "collect": config["collect"]}
+
+
+def algorithm_in(config: dict[str, Any]) -> Any:
+    """Make the algorithm of a configuration."""
+    try:
+        return build(config["algorithm"])
+    except LudusError as error:
+        raise LudusError(str(error).replace("load_policy(", "Trainer.resume(")) from error
+
+
+def environment_in(config: dict[str, Any], instead: str) -> Any:
+    """Make the environments of a configuration; for those that only their owner can make, say what to do instead."""
+    env_id, options = str(config.get("env")), config.get("env_options") or {}
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+        raise LudusError(f"env_options: config.yaml must hold names and values there, got {options!r}")
+    if env_id.startswith("object:"):
+        raise LudusError(f"env={env_id}: is your own code: {instead}")
+    workers = {key: config[key] for key in WORKER_KEYS if key in config}
+    return make_env(env_id, config.get("num_envs") or 1, **{**options, **workers})

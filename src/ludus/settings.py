@@ -1,0 +1,88 @@
+"""How a run goes about it, whatever it trains: what `Trainer` and `ludus train` can be told, and config.yaml keeps."""
+
+from dataclasses import dataclass, field, fields
+from numbers import Integral
+from typing import Any, Literal, get_args
+
+from ludus.convergence import ConvergenceOptions
+from ludus.keeping import CheckpointOptions
+from ludus.tracking.records import SUCCESS_RULES
+from ludus.tracking.tracker import TrackingOptions
+from ludus.types import LudusError
+
+Collect = Literal["steps", "episodes"]
+EvalBy = Literal["iterations", "episodes"]
+CHOICES = {"collect": get_args(Collect), "eval_by": get_args(EvalBy), "success": SUCCESS_RULES}
+PARTS: dict[str, Any] = {
+    "checkpoint": CheckpointOptions,
+    "tracking": TrackingOptions,
+    "convergence": ConvergenceOptions,
+}
+"""Settings that are groups of settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything about a run besides the algorithm, the environment, the budget and the folder."""
+
+    seed: int = 0
+    """The one number that all randomness comes from."""
+    collect: str = "steps"
+    """What an update learns from: steps (batch_size of them) or episodes (a whole one in each environment)."""
+    eval_frequency: int = 50
+    """Iterations between evaluations; 0 evaluates at the end only."""
+    eval_by: str = "iterations"
+    """What eval_frequency counts: iterations or episodes."""
+    eval_episodes: int = 10
+    """Episodes of each such evaluation; the one at the end has 100."""
+    num_checkpoints: int = 3
+    """Policies to keep from on the way, evenly spaced over total_steps."""
+    record_episodes: bool = False
+    """Journal the return and length of every single episode, not only means."""
+    success: str = "auto"
+    """What makes an episode a success: info (its is_success), return (success_return), terminated; auto: the first."""
+    success_return: float | None = None
+    """Return from which on an episode is a success; null: what the environment says is solved, if it does."""
+    log_frequency: int = 0
+    """Iterations between blocks of statistics; 0: none, only progress and evaluations are shown."""
+    health_frequency: int = 10
+    """Iterations between rows with norms by layer and histograms of gradients and actions; 0: none are computed."""
+    video_frequency: int = 0
+    """Iterations between films of the policy at play, which another process makes; 0: none."""
+    checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
+    """When the whole state is saved."""
+    tracking: TrackingOptions = field(default_factory=TrackingOptions)
+    """Where the run is shown besides its folder."""
+    convergence: ConvergenceOptions = field(default_factory=ConvergenceOptions)
+    """What ends the run before its budget is spent."""
+    verbose: bool = True
+    """Show progress."""
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        for name in (
+            "seed",
+            "eval_frequency",
+            "num_checkpoints",
+            "log_frequency",
+            "health_frequency",
+            "video_frequency",
+        ):
+            _check_at_least(0, name, getattr(self, name))
+        _check_at_least(1, "eval_episodes", self.eval_episodes)
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise LudusError(f"{name}={getattr(self, name)}: must be one of {', '.join(choices)}")
+        for name, kind in PARTS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise LudusError(f"{name}={getattr(self, name)!r}: must be a ludus.{kind.__name__}")
+        if self.convergence.rule in ("interval", "plateau") and not self.eval_frequency:
+            raise LudusError(f"convergence.rule={self.convergence.rule}: needs evaluations (eval_frequency is 0)")
+
+
+NAMES = tuple(f.name for f in fields(Settings))
+
+
+def _check_at_least(low: int, name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
+        raise LudusError(f"{name}={value}: must be an integer of at least {low}")
