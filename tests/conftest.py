@@ -31,3 +31,16 @@ def _few_programs():
 
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real browser."""
+    from playwright.sync_api import sync_playwright
+
+    import chromium
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium.PATH, args=["--no-sandbox"])
+        yield found
+        found.close()

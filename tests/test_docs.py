@@ -65,6 +65,20 @@ def test_commands_on_a_run_that_exists_run(tmp_path, monkeypatch, capsys):
         assert main([words[1], run, *rest]) == 0
 
 
+def test_the_settings_page_lists_every_key_as_help_does():
+    from ludus.config import help_text
+
+    page = (ROOT / "docs" / "en" / "settings.md").read_text()
+    told = {line.split()[0]: line for line in help_text().splitlines() if line.startswith("  ")}
+    told = {key: line for key, line in told.items() if not key.startswith("algorithm")}
+    listed = {
+        key: rest for key, *rest in re.findall(r"^\| `([\w.]+)` \| (.+?) \| `(.*?)` \| (.+) \|$", page, re.MULTILINE)
+    }
+    assert listed.keys() == told.keys()
+    for key, parts in listed.items():
+        assert " ".join([key, *parts]) == " ".join(told[key].split())
+
+
 def test_export_commands_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for i, words in enumerate(words for words in commands() if words[:2] == ["ludus", "export"]):
@@ -86,7 +100,8 @@ def test_tracking_commands_run(tmp_path, monkeypatch, capsys):
 
 
 def test_the_mlflow_page_lists_every_second_name():
-    from ludus.tracking.mlflow.names import EVALUATION_KEYS, PARAMETERS, TRAIN_KEYS, WINDOWS
+    from ludus.tracking.founding_names import TRAIN_KEYS
+    from ludus.tracking.mlflow.names import EVALUATION_KEYS, PARAMETERS, WINDOWS
 
     page = (ROOT / "docs" / "en" / "mlflow.md").read_text()
     rows = dict(re.findall(r"^\| `([\w.]+)` \| (`.*) \|$", page, re.MULTILINE))

@@ -9,25 +9,15 @@ import sys
 
 import pytest
 
+import chromium
 from ludus.tracking.run_folder import JOURNAL, read_identity
 from run_folders import full_rows, learning_rows, make_run
 from watch_server import serving
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (apt-get install chromium)")
+pytestmark = chromium.NEEDED
 NASTY = "<img src=x onerror=hacked()>"
 LAST = "(Array.from(document.getElementById('panel-returns')?._fullData?.at(1).x || []).at(-1) || 0)"
 """Where the curve of returns ends."""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture

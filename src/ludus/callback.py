@@ -5,18 +5,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ludus.tracking.founding_names import founding_names
 from ludus.types import LudusError
 
-NAMES = {
-    "avg_reward": "episode_return_mean",
-    "avg_length": "episode_length_mean",
-    "total_steps": "steps",
-    "kl_divergence": "approx_kl",
-    "clipfrac": "clip_fraction",
-    "grad_norm": "gradient_norm",
-    "num_updates": "updates",
-}
-"""Names that `step_metrics` has besides the journal's own, and which of those each one stands for."""
 EVALUATION_NAMES = {
     "avg_reward": "mean_return",
     "std_reward": "std_return",
@@ -24,7 +15,7 @@ EVALUATION_NAMES = {
     "min_reward": "min_return",
     "avg_length": "mean_length",
 }
-"""Likewise for `eval_metrics` and the figures of an evaluation."""
+"""Names that `eval_metrics` has besides those of an evaluation's summary, and which of those each one stands for."""
 
 
 class Callback:
@@ -71,13 +62,11 @@ def _metrics(row: dict[str, Any], latest: dict[str, float], summary: dict[str, A
         ends = enumerate(zip(returns, lengths, strict=True), first)
         episodes = [(number, step | {"episode_return_mean": r, "episode_length_mean": n}) for number, (r, n) in ends]
     for number, told in episodes:
-        named = {name: told[ours] for name, ours in NAMES.items() if ours in told}
-        entropy = {"entropy_loss": -told["entropy"]} if "entropy" in told else {}
         is_last = number == row["episodes"]
         yield {
             "episode": number,
             "iteration": row["iteration"],
-            "step_metrics": {**told, **named, **entropy},
+            "step_metrics": {**told, **founding_names(told)},
             "eval_metrics": _named_evaluation(summary) if summary and is_last else None,
         }
 

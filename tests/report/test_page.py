@@ -1,32 +1,20 @@
 """The page in a real Chromium: it asks for nothing, says nothing to the console, and shows what the journal holds."""
 
-import shutil
-
 import numpy as np
 import pytest
 
+import chromium
 from ludus.report.make import make_report
 from ludus.report.story import Story
 from run_folders import LAYERS, evaluation_row, full_rows, learning_rows, make_run, train_row
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (apt-get install chromium)")
+pytestmark = chromium.NEEDED
 
 NARROW = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 READ = """(id) => document.getElementById(id)._fullData.map((trace, i) => {
     const given = document.getElementById(id).data[i];
     return {meta: given.meta || null, x: Array.from(trace.x || []), y: Array.from(trace.y || [])};
 })"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 class Visitor:

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 
-from ludus import cli
 from ludus.report import figures, several
 from ludus.report.comparison import compared
 from ludus.report.make import make_report
@@ -208,18 +207,6 @@ def test_curves_of_seeds_are_their_interquartile_mean(tmp_path):
 
 
 # --- the command ---
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run a command in an empty folder; return its exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: object) -> tuple[int, str, str]:
-        code = cli.main([str(word) for word in words])
-        return code, *capsys.readouterr()
-
-    return call
 
 
 @pytest.mark.requirement("S4.22")

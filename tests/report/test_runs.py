@@ -10,25 +10,11 @@ import sys
 import numpy as np
 import pytest
 
-from ludus import cli
 from ludus.report import journal
 from ludus.report.comparison import compare
 from ludus.report.run import list_runs
 from ludus.types import LudusError
 from run_folders import evaluation_row, learning_rows, make_run, train_row
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run a command in an empty folder; return its exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: object) -> tuple[int, str, str]:
-        code = cli.main([str(word) for word in words])
-        return code, *capsys.readouterr()
-
-    return call
-
 
 # --- ludus runs ---
 

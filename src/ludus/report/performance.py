@@ -139,7 +139,7 @@ def _rows_of(story: Story, episodes: int) -> int:
 
 
 def _stability(story: Story) -> dict[str, Any]:
-    returns = story.episodes.returns[np.isfinite(story.episodes.returns)]
+    returns = story.episodes.known.returns
     if not len(returns):
         return {"window": WINDOW, "rolling_std": None, "coefficient_of_variation": None, "share_above_target": None}
     made = rolling(returns, WINDOW)
@@ -171,7 +171,7 @@ def _loss(story: Story, column: np.ndarray) -> dict[str, Any]:
 
 
 def _benchmarks(story: Story) -> dict[str, Any]:
-    returns = story.episodes.returns[np.isfinite(story.episodes.returns)]
+    returns = story.episodes.known.returns
     score = story.score
     levels = dict.fromkeys([*BENCHMARKS, *([] if story.target is None else [story.target])])
     if not story.run.environment.rpartition(":")[2].startswith("CartPole"):

@@ -7,7 +7,7 @@ import numpy as np
 
 from ludus.report.comparison import FINAL, Comparison, Group
 from ludus.report.drawing import Figure, Panel, Trace, band, colour, line, packed
-from ludus.report.figures import figure, smoothing, titled
+from ludus.report.panels import figure, smoothing, titled
 from ludus.report.series import rolling
 from ludus.report.statistics import bootstrap, interquartile_mean, interval
 from ludus.report.story import Story

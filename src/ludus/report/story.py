@@ -29,7 +29,7 @@ TARGETS = {
 
 The configuration of a run goes before.
 """
-TARGET_KEYS = (("convergence", "target_return"), ("convergence", "target"), ("success_return",), ("target_return",))
+TARGET_KEYS = (("convergence", "target_return"), ("success_return",))
 """Where the configuration of a run may name its target."""
 
 
@@ -53,6 +53,14 @@ class Episodes(NamedTuple):
     lengths: np.ndarray
     each: bool
     """Whether every single episode is there."""
+
+    @property
+    def known(self) -> "Episodes":
+        """Those whose return is known."""
+        rows = np.isfinite(self.returns)
+        return self._replace(
+            number=self.number[rows], steps=self.steps[rows], returns=self.returns[rows], lengths=self.lengths[rows]
+        )
 
     @property
     def unit(self) -> str:
@@ -135,12 +143,10 @@ class Story:
         return self._training_score()
 
     def _training_score(self) -> Score | None:
-        numbers, _, returns, _, each = self.episodes
-        known = np.isfinite(returns)
-        if not known.any():
+        numbers, _, values, _, each = self.episodes.known
+        if not len(values):
             return None
-        weights = np.ones(known.sum()) if each else np.clip(np.diff(numbers[known], prepend=0.0), 1.0, 1e9)
-        values = returns[known]
+        weights = np.ones(len(values)) if each else np.clip(np.diff(numbers, prepend=0.0), 1.0, 1e9)
         recent = np.cumsum(weights[::-1])[::-1] - weights < RECENT  # the fewest that have so many episodes
         recent[-1] = True
         values, weights = values[recent], np.nan_to_num(weights[recent], nan=1.0)

@@ -54,8 +54,7 @@ def _collapse(story: Story, said: str) -> Verdict | None:
 
 def _direction(story: Story, said: str) -> Verdict:
     """Tell whether the returns of the last half of training rise significantly."""
-    returns = story.episodes.returns
-    known = returns[np.isfinite(returns)]
+    known = story.episodes.known.returns
     missing = f", short of the target of {story.target:,g}" if story.target is not None else ""
     means = block_means(known[len(known) // 2 :], BLOCKS)
     line = trend(np.arange(float(len(means))), means)

@@ -6,20 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-TRAIN_KEYS: dict[str, tuple[str, ...]] = {
-    "episode_return_mean": ("avg_reward", "episode_reward"),
-    "episode_length_mean": ("avg_length", "episode_length"),
-    "steps": ("total_steps",),
-    "updates": ("num_updates",),
-    "policy_loss": (),
-    "value_loss": (),
-    "total_loss": (),
-    "entropy": ("entropy_loss",),
-    "approx_kl": ("kl_divergence",),
-    "clip_fraction": ("clipfrac",),
-    "gradient_norm": ("grad_norm",),
-}
-"""Figures of a `train` row, and what the documents call them besides. `entropy_loss` is minus the entropy."""
+from ludus.tracking.founding_names import founding_names, translated
+
 EVALUATION_KEYS: dict[str, tuple[str, ...]] = {
     "eval_return_mean": ("eval_avg_reward",),
     "eval_return_std": ("eval_std_reward",),
@@ -103,12 +91,10 @@ class Translator:
         figures = {name: value for name, value in row.items() if name not in NOT_FIGURES and _is_number(value)}
         self._remember(row, figures)
         if row.get("kind") == "train":
-            figures |= _translated(figures, TRAIN_KEYS) | self._window_means()
-            if "entropy" in figures:
-                figures["entropy_loss"] = -figures["entropy"]
+            figures |= founding_names(figures) | self._window_means()
         else:
             figures = {name: value for name, value in figures.items() if name not in COUNTS}
-            figures |= _translated(figures, EVALUATION_KEYS)
+            figures |= translated(figures, EVALUATION_KEYS)
         timestamp, step = self.time_of(row), int(row.get("steps", 0))
         return [Metric(allowed(name), float(value), timestamp, step) for name, value in figures.items()]
 
@@ -166,10 +152,6 @@ def _ended(row: dict[str, Any], count: int) -> list[tuple[int, float, float]]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _translated(figures: dict[str, float], table: dict[str, tuple[str, ...]]) -> dict[str, float]:
-    return {other: figures[name] for name, others in table.items() if name in figures for other in others}
 
 
 def default_experiment(config: dict[str, Any]) -> str:

@@ -1,0 +1,53 @@
+"""Figures of where the time of a run went."""
+
+import numpy as np
+
+from ludus.report.drawing import Figure, Panel, Trace, raw, thinning
+from ludus.report.panels import PURPLE, figure, scalar
+from ludus.report.story import Story
+
+TIMES = ("environment", "act", "update", "transfer", "compile")
+"""What a run may spend its time on, `seconds/<what>`."""
+
+
+def throughput(story: Story) -> Figure | None:
+    """Draw speed and where the time went."""
+    steps = story.train.column("steps")
+    panels = [
+        scalar(story, "steps_per_second"),
+        _wall_time(story, steps),
+        _time_spent(story),
+    ]
+    about = (
+        "Environment steps per second of wall-clock time, evaluations and checkpoints included in the time. The rest "
+        "of the time is what no part of the run claims for itself, evaluations most of all."
+    )
+    return figure("throughput", "Throughput", f"{about} {thinning(story.train.rows)}", panels)
+
+
+def _wall_time(story: Story, steps: np.ndarray) -> Panel | None:
+    seconds = story.train.column("elapsed_seconds")
+    if not np.isfinite(seconds).any():
+        return None
+    traces = [raw(steps, seconds, "elapsed", PURPLE, "elapsed_seconds", width=2, opacity=1)]
+    return Panel("elapsed_seconds", "Wall-clock time", traces, y="seconds")
+
+
+def _time_spent(story: Story) -> Panel | None:
+    named = [name for name in story.train.columns if name.startswith("seconds/")]
+    totals = {name.removeprefix("seconds/"): float(np.nansum(story.train.column(name))) for name in named}
+    if not any(totals.values()):
+        return None
+    elapsed = story.total("elapsed_seconds") or 0.0
+    totals["the rest"] = max(0.0, elapsed - sum(totals.values()))
+    order = ([name for name in TIMES if name in totals] + sorted(set(totals) - set(TIMES)))[::-1]
+    trace: Trace = {
+        "type": "bar",
+        "orientation": "h",
+        "name": "seconds",
+        "y": order,
+        "x": [totals[name] for name in order],
+    }
+    trace |= {"text": [f"{totals[name]:,.1f} s" for name in order], "textposition": "auto", "marker": {"color": PURPLE}}
+    layout = {"xaxis": {"tickformat": None}, "yaxis": {"type": "category"}, "bargap": 0.25}
+    return Panel("time", "Where the time went", [trace], x="seconds", layout=layout)
