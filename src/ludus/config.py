@@ -64,7 +64,7 @@ class TrainConfig(Settings):
     max_seconds: float | None = None
     """Stop after so much time."""
     run_dir: str | None = None
-    """New folder for everything the run writes; null: runs/<env>-<algorithm>-seed<seed>-<time>."""
+    """New folder for everything the run writes; null: runs/ENV-ALGORITHM-seedSEED-TIME."""
     algorithm: Any = field(default=MISSING, metadata={"configurable": False})
     """The chosen algorithm's name and settings, its network's among them."""
 

@@ -20,9 +20,9 @@ class TrackingOptions:
     mlflow: bool = False
     """Send the run to MLflow: to MLFLOW_TRACKING_URI if that is set, else to runs/mlflow.db beside the run."""
     experiment: str | None = None
-    """MLflow's experiment; null: <env>-<algorithm>, such as cartpole-ppo."""
+    """MLflow's experiment; null: ENV-ALGORITHM, such as cartpole-ppo."""
     registered_model: str | None = None
-    """Name that a converged policy is registered under; null: <env>-<algorithm>-model."""
+    """Name that a converged policy is registered under; null: ENV-ALGORITHM-model."""
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
