@@ -270,7 +270,7 @@ def _field_docs(kind: type) -> dict[str, str]:
         for above, below in itertools.pairwise(nodes):  # breadth first: neighbours in the class are neighbours here
             match above, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    docs[name] = text[0].lower() + text[1:].rstrip(".")
+                    docs[name] = (text if text[1].isupper() else text[0].lower() + text[1:]).rstrip(".")
     return docs
 
 
