@@ -342,6 +342,18 @@ def test_bad_trainer_options_are_named(options, message):
 
 
 @pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"tracking": ludus.TrackingOptions(mlflow=True)}, "tracking.mlflow"),
+        ({"video_frequency": 2}, "video_frequency"),
+    ],
+)
+def test_what_reads_the_run_folder_is_refused_without_one(options, name):
+    with pytest.raises(ludus.LudusError, match=f"^{name}: .* give run_dir"):
+        make_trainer(**options).train(total_steps=64)
+
+
+@pytest.mark.parametrize(
     "budget",
     [{}, {"total_steps": 0}, {"total_steps": -1}, {"total_steps": 10**30}, {"max_episodes": 0}, {"max_seconds": 0}],
 )

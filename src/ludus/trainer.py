@@ -187,6 +187,9 @@ class Trainer:
             budget = self._budget
         if budget.total_steps is not None and budget.total_steps <= self.record.steps and self._source is None:
             raise LudusError(f"total_steps={budget.total_steps}: {self.record.steps} steps are done already")
+        if self.record.folder is None and (self.settings.tracking.mlflow or self.settings.video_frequency):
+            name = "tracking.mlflow" if self.settings.tracking.mlflow else "video_frequency"
+            raise LudusError(f"{name}: is made from what the run writes down; give run_dir")
         self.record.options.limits["total_steps"] = budget.total_steps
         context = self.loop.context(budget)
         self.loop.settle(budget.total_steps, None if self._source is None else self._source.compiler_options())
