@@ -13,6 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Programs are compiled once for all test processes; the tests of the cache itself unset this.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "xla"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+# Most of the time is compilation. What ludus compiles has its own options; this is for what tests compile besides.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
 with warnings.catch_warnings(), contextlib.suppress(ImportError):
     # Box2D's extension warns while it is imported and crashes the interpreter if that warning is made an error.

@@ -20,9 +20,10 @@ from ludus.checkpoint import Checkpoints, _sha256, _signed
 from ludus.critic import load_critic
 from ludus.policy import load_policy
 from ludus.resume import Source, rebuilt
+from ludus.run_config import MEANING
 from ludus.snapshot import differences, shapes
 from ludus.tracking.run_folder import read_config, read_identity
-from ludus.trainer import MEANING, Trainer
+from ludus.trainer import Trainer
 from ludus.types import LudusError
 
 Chance = random.Random

@@ -23,7 +23,7 @@ from ludus.types import LudusError, Spec
 @pytest.fixture(scope="module")
 def cart(tmp_path_factory):
     """A run with three checkpoints, policies from on the way and a final one."""
-    options = {"num_checkpoints": 2, "checkpoint": ludus.trainer.CheckpointOptions(every_iterations=2, keep_last=9)}
+    options = {"num_checkpoints": 2, "checkpoint": ludus.CheckpointOptions(every_iterations=2, keep_last=9)}
     return films.trained(tmp_path_factory.mktemp("runs") / "cart", "CartPole-v1", 384, **options)
 
 

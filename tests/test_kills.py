@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-KILLS = 40
+KILLS = 24
 
 
 @pytest.mark.requirement("S2.21", "S4.13", "S4.16")

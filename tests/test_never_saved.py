@@ -13,6 +13,7 @@ import ludus
 from ludus import checkpoint, snapshot
 from ludus.checkpoint import Checkpoints
 from ludus.keeping import CheckpointOptions
+from ludus.learning.algorithm import as_arrays
 from ludus.snapshot import first_bad, name_of
 from ludus.verify import debug, state_of
 from resume_runs import iterations, trainer
@@ -113,7 +114,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_saved_and_debug_nam
     made = trainer("ppo jax", tmp_path / "run", checkpoint=STOP, eval_frequency=0)
     made.train(total_steps=iterations("ppo jax", 2))
     made.algorithm = dataclasses.replace(made.algorithm, learning_rate=1e38, max_grad_norm=1e38)
-    made._arrays = ludus.trainer.as_arrays(made.algorithm)
+    made.loop.arrays = as_arrays(made.algorithm)
     with pytest.raises(ludus.LudusError, match=r"(loss|gradient|parameter|action) is not finite"):
         made.train(total_steps=iterations("ppo jax", 6))
     assert first_bad(state_of(tmp_path / "run")) is None

@@ -81,11 +81,11 @@ def masked() -> ludus.Trainer:
 def test_a_forbidden_action_is_never_chosen_however_tempting(masked):
     assert (masked.evaluate(100).returns == 1.0).all()
     learner, keys = masked.state.learner, RolloutKeys(*(stream(1, name) for name in RolloutKeys._fields))
-    fresh = masked.algorithm.init(stream(0, "init"), masked.spec)
+    fresh = masked.algorithm.init(stream(0, "init"), masked.loop.spec)
     for state in (fresh, learner):
         policy = masked.algorithm.policy(state)
-        start = compiled.begin(masked._arrays, masked.env, policy, keys.begin)
-        steps = compiled.collect(masked._arrays, masked.env, policy, start, keys, 256, False)[1].steps
+        start = compiled.begin(masked.loop.arrays, masked.env, policy, keys.begin)
+        steps = compiled.collect(masked.loop.arrays, masked.env, policy, start, keys, 256, False)[1].steps
         assert np.asarray(steps.reward).max() <= 1.0
 
 
