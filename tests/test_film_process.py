@@ -136,9 +136,8 @@ def test_an_environment_that_only_this_process_knows_is_told_at_once(tmp_path):
     assert said == ["video_frequency=1: no films, since another process cannot make object:CartPole"]
 
 
-def test_without_a_folder_or_a_frequency_nothing_is_filmed(tmp_path, monkeypatch):
+def test_without_a_frequency_nothing_is_filmed(tmp_path, monkeypatch):
     monkeypatch.setattr(FilmProcess, "_begin", lambda *_: pytest.fail("it began"))
-    run(None, video_frequency=1)
     run(tmp_path / "run", video_frequency=0)
     with pytest.raises(LudusError, match="video_frequency=-1: must be an integer of at least 0"):
         run(tmp_path / "other", video_frequency=-1)
