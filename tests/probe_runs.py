@@ -31,7 +31,8 @@ def train(name: str, seed: int, how: str) -> ludus.Trainer:
     env = DressedEnv(env, seed) if how == "host" else env
     ppo = ludus.PPO(**(SETTINGS | SPECIAL.get(name, {})))
     trainer = ludus.Trainer(ppo, env, ludus.Settings(seed=seed, eval_frequency=0, verbose=False))
-    trainer.train(total_steps=STEPS.get(name, 20_000))
+    result = trainer.train(total_steps=STEPS.get(name, 20_000))
+    assert result.stopped_by == "total_steps"  # one that a signal cut short is no trial
     return trainer
 
 

@@ -84,7 +84,8 @@ def train(name: str, seed: int, how: str) -> ludus.Trainer:
     env = DressedEnv(env, seed) if how == "host" else env
     sac = ludus.SAC(**(SETTINGS | SPECIAL.get(name, {})))
     trainer = ludus.Trainer(sac, env, ludus.Settings(seed=seed, eval_frequency=0, verbose=False))
-    trainer.train(total_steps=STEPS)
+    result = trainer.train(total_steps=STEPS)
+    assert result.stopped_by == "total_steps"  # one that a signal cut short is no trial
     return trainer
 
 

@@ -80,6 +80,3 @@ def _over_time(
     heat |= {"colorscale": "Viridis", "colorbar": {"title": {"text": "log10 of share" if is_log else "share"}}}
     layout = {"yaxis": {"dtick": 1}} if whole else {}
     return Panel(f"{key}/time", f"{label.capitalize()} over time", [heat], y=label, layout=layout)
-
-
-# --- what it cost ---

@@ -133,6 +133,3 @@ def optimiser(story: Story) -> Figure | None:
         "running means of the gradient and of its square. An update a thousandth of the parameters' norm is usual."
     )
     return figure("optimiser", "Optimiser", f"{about} {thinning(story.train.rows)}", panels)
-
-
-# --- what it does ---

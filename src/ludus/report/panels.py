@@ -67,6 +67,3 @@ def figure(key: str, title: str, about: str, panels: Sequence[Panel | None]) -> 
     """Put the panels that there are under a heading; None if there are none."""
     there = [panel for panel in panels if panel is not None]
     return Figure(key, title, about, there) if there else None
-
-
-# --- how well it does ---

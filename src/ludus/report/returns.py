@@ -158,6 +158,3 @@ def stability(story: Story) -> Figure | None:
         f"Over the latest {WINDOW} {unit}s. Where the mean rises and the deviation falls, the agent makes up its mind."
     )
     return figure("stability", "Stability", f"{about} {thinning(len(values))}", panels)
-
-
-# --- how it learns ---
