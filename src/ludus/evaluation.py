@@ -1,6 +1,6 @@
 """Evaluation: greedy episodes on separate, seeded environments. Training state and statistics are never touched."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
 
@@ -22,9 +22,12 @@ class Evaluation:
 
     returns: np.ndarray
     lengths: np.ndarray
+    info: dict[str, np.ndarray] = field(default_factory=dict)
+    """For each number in the environment's `info`, by its journal name: one for each episode, NaN if it gave none."""
 
     def summary(self) -> dict[str, float]:
         """Mean, spread and extremes, under the names that the journal and the command line use."""
+        given = {name: values[~np.isnan(values)] for name, values in self.info.items()}
         return {
             "mean_return": float(self.returns.mean(dtype=np.float64)),
             "std_return": float(self.returns.std(dtype=np.float64)),
@@ -32,6 +35,7 @@ class Evaluation:
             "max_return": float(self.returns.max()),
             "mean_length": float(self.lengths.mean(dtype=np.float64)),
             "episodes": len(self.returns),
+            **{name: float(values.mean(dtype=np.float64)) for name, values in given.items() if len(values)},
         }
 
     def __str__(self) -> str:

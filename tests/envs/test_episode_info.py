@@ -138,6 +138,38 @@ def test_a_jax_episode_over_several_rollouts(tmp_path):
     assert (rows[2]["info/step/mean"], rows[2]["info/step/last"]) == (12.5, 24)
 
 
+@pytest.mark.requirement("S2.18")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_evaluation_of_a_gymnasium_environment(num_workers, tmp_path):
+    env = ludus.make_env(Ledger, 4, num_workers=num_workers)
+    figures = evaluation_figures(env, tmp_path / "run")
+    assert figures == {"eval_info/step/mean": 4.0, "eval_info/step/last": LENGTH, "eval_info/sometimes/mean": 8.0}
+
+
+@pytest.mark.requirement("S2.18")
+def test_an_evaluation_of_a_jax_environment(tmp_path):
+    figures = evaluation_figures(ludus.make_env(Counting(), 4), tmp_path / "run")
+    means = {"eval_info/step/mean": 2.5, "eval_info/odd/mean": 0.5}
+    assert figures == means | {"eval_info/step/last": 4, "eval_info/odd/last": 0}
+
+
+def evaluation_figures(env, folder) -> dict[str, float]:
+    journal(env, folder)
+    (row,) = (row for row in read_journal(folder) if row["kind"] == "evaluation")
+    return {name: value for name, value in row.items() if name.startswith("eval_info/")}
+
+
+@pytest.mark.requirement("S2.18")
+@pytest.mark.parametrize("env", [Ledger, Counting()])
+def test_an_episode_of_an_evaluation_that_is_cut_counts_up_to_there(env, monkeypatch):
+    monkeypatch.setattr("ludus.evaluation.MAX_EPISODE_STEPS", 3)
+    env = ludus.make_env(env, 2)
+    policy = ludus.Trainer(ludus.PPO(**PPO), env, ludus.Settings(verbose=False)).policy
+    evaluation = ludus.evaluate(policy, env, 3)
+    assert evaluation.info["info/step/last"].tolist() == [3, 3, 3]
+    assert evaluation.summary()["info/step/mean"] == 2
+
+
 def test_no_info_costs_nothing():
     env = ludus.make_env("CartPole-v1", 2)
     assert jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 2))).info == {}

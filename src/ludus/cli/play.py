@@ -134,8 +134,8 @@ def _write_episodes(path: Path, evaluation: "Evaluation") -> None:
     try:
         with path.open("w", newline="") as file:
             table = csv.writer(file)
-            table.writerow(["episode", "return", "length"])
-            pairs = zip(evaluation.returns.tolist(), evaluation.lengths.tolist(), strict=True)
-            table.writerows([number, *pair] for number, pair in enumerate(pairs))
+            table.writerow(["episode", "return", "length", *evaluation.info])
+            columns = [x.tolist() for x in (evaluation.returns, evaluation.lengths, *evaluation.info.values())]
+            table.writerows([number, *row] for number, row in enumerate(zip(*columns, strict=True)))
     except OSError as error:
         raise LudusError(f"--csv={path}: cannot be written ({error.strerror})") from error

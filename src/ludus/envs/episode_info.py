@@ -1,6 +1,6 @@
 """The numbers that Gymnasium environments put into `info`, summed up over each running episode."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,23 @@ class EpisodeInfo:
         return column
 
 
+def episode_figures(parts: Iterable[EpisodeInfo], ended: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield each journal name, the environments whose ended episode gave it, and its values there.
+
+    `parts` cover the batch one after the other.
+    """
+    start = 0
+    for part in parts:
+        rows = np.flatnonzero(ended[start : start + len(part.values)])
+        for column, name in enumerate(part.names):
+            total, count, last = part.values[rows, :, column].T
+            given = count > 0
+            yield f"info/{name}/mean", start + rows[given], total[given] / count[given]
+            given &= ~np.isnan(last)
+            yield f"info/{name}/last", start + rows[given], last[given]
+        start += len(part.values)
+
+
 class InfoMeans:
     """Averages over the episodes that ended in one rollout, under their journal names."""
 
@@ -90,20 +107,10 @@ class InfoMeans:
 
     def add(self, parts: Iterable[EpisodeInfo], ended: np.ndarray) -> None:
         """Count in the episodes that ended; `parts` cover the batch one after the other."""
-        start = 0
-        for part in parts:
-            rows = part.values[ended[start : start + len(part.values)]]
-            start += len(part.values)
-            for column, name in enumerate(part.names):
-                total, count, last = rows[:, :, column].T
-                given = count > 0
-                self._add(f"info/{name}/mean", total[given] / count[given])
-                self._add(f"info/{name}/last", last[given & ~np.isnan(last)])
+        for name, _, values in episode_figures(parts, ended):
+            total, count = self._sums.get(name, (0.0, 0))
+            self._sums[name] = total + float(values.sum()), count + len(values)
 
     def figures(self) -> dict[str, np.float32]:
         """Return one number for each name that any of the episodes had."""
         return {name: np.float32(total / count) for name, (total, count) in self._sums.items() if count}
-
-    def _add(self, name: str, values: np.ndarray) -> None:
-        total, count = self._sums.get(name, (0.0, 0))
-        self._sums[name] = total + float(values.sum()), count + len(values)

@@ -69,15 +69,14 @@ def collect(
 
 def episode_stats(steps: Transition, episode: EpisodeSoFar) -> EpisodeStats:
     """Sum up the episodes that ended, from running totals `[T, B]`."""
-    episode_return, episode_length, totals, lasts = episode
+    episode_return, episode_length = episode.episode_return, episode.episode_length
     ended = steps.terminated | steps.truncated
     steps_taken = jnp.asarray(ended.size, jnp.int32)
     if steps.valid is not None:
         ended, steps_taken = ended & steps.valid, steps.valid.sum(dtype=jnp.int32)
     counted = jnp.stack([jnp.ones_like(episode_return), episode_return, episode_length.astype(jnp.float32)])
     episodes, return_sum, length_sum = jnp.where(ended, counted, 0.0).sum(axis=(1, 2))
-    figures = {f"info/{name}/mean": total / episode_length for name, total in totals.items()}
-    figures |= {f"info/{name}/last": last for name, last in lasts.items()}
+    figures = _info_figures(episode)
     return EpisodeStats(
         episodes=episodes.astype(jnp.int32),
         return_sum=return_sum,
@@ -91,6 +90,12 @@ def episode_stats(steps: Transition, episode: EpisodeSoFar) -> EpisodeStats:
         # Not a number if no episode ended, and then not journalled.
         info={name: jnp.where(ended, x, 0.0).sum() / episodes for name, x in figures.items()},
     )
+
+
+def _info_figures(episode: EpisodeSoFar) -> dict[str, Any]:
+    """Return what episodes came to in each number of their `info`, by its journal name."""
+    means = {f"info/{name}/mean": total / episode.episode_length for name, total in episode.info_total.items()}
+    return means | {f"info/{name}/last": last for name, last in episode.info_last.items()}
 
 
 def start(algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array) -> Carry:
@@ -120,44 +125,44 @@ def compile_update(update: Callable, options: Options, donate: tuple[str, ...]) 
 
 def _play(
     algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array, episodes: jax.Array, lanes: int, max_steps: int
-) -> tuple[jax.Array, jax.Array]:
+) -> EpisodeSoFar:
     """One greedy episode in each of `lanes` copies, of which the first `episodes` count; no transition is kept."""
     start_key, step_key = jax.random.split(key)
     env = env.remake(lanes)
     state = env.reset(spread(start_key, (lanes,)))
     memory = algorithm.initial_memory(policy, lanes)
-    zeros = jnp.zeros(lanes), jnp.zeros(lanes, jnp.int32)
+    nothing = EpisodeSoFar(state.episode_return, state.episode_length, state.info, state.info)
 
     def running(carry: Any) -> jax.Array:
         t, _, _, active, _ = carry
         return active.any() & (t < max_steps)
 
     def step(carry: Any) -> Any:
-        t, state, memory, active, (returns, lengths) = carry
+        t, state, memory, active, episode = carry
         memory, action, _ = algorithm.act(policy, memory, state.obs, None, "greedy")
         keys = spread(jax.random.fold_in(step_key, t), (lanes,))
         # An ended copy needs no fresh start: whatever it does from then on is not counted.
         state, outcome = env.step(state, action, Draw(keys, (state.env, state.obs)))
-        total, length = outcome.info.episode_return, outcome.info.episode_length
-        returns, lengths = jnp.where(active, total, returns), jnp.where(active, length, lengths)
+        episode = jax.tree.map(partial(jnp.where, active), outcome.info, episode)
         active = active & ~(outcome.terminated | outcome.truncated)
-        return t + 1, state, memory, active, (returns, lengths)
+        return t + 1, state, memory, active, episode
 
     active = jnp.arange(lanes) < episodes
-    return jax.lax.while_loop(running, step, (jnp.int32(0), state, memory, active, zeros))[-1]
+    return jax.lax.while_loop(running, step, (jnp.int32(0), state, memory, active, nothing))[-1]
 
 
 def play(
     algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array, episodes: int, max_steps: int, lanes: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Play greedy episodes side by side, one in each lane; return their returns and lengths.
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Play greedy episodes side by side, one in each lane; return their returns, their lengths, and their info's means.
 
     `lanes` is the size of the compiled program: fewer episodes than lanes reuse it.
     """
     lanes = max(lanes or 0, episodes)
     program = jit(_play, compiler_options(0), static=("env", "lanes", "max_steps"))
-    returns, lengths = program(algorithm, env, policy, key, np.int32(episodes), lanes, max_steps)
-    return np.asarray(returns)[:episodes], np.asarray(lengths)[:episodes]
+    played = jax.device_get(program(algorithm, env, policy, key, np.int32(episodes), lanes, max_steps))
+    played = jax.tree.map(lambda x: x[:episodes], played)
+    return played.episode_return, played.episode_length, _info_figures(played)
 
 
 class Lane:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ludus.compilation import Options, jit
 from ludus.envs.base import HostEnv, HostStep
-from ludus.envs.episode_info import InfoMeans
+from ludus.envs.episode_info import InfoMeans, episode_figures
 from ludus.rows import Layout, choose_rows
 from ludus.types import EpisodeStats, LudusError, Mode, Rollout, RolloutKeys, Transition
 
@@ -225,13 +225,14 @@ def _episode_stats(steps: Transition, returns: np.ndarray, lengths: np.ndarray) 
 
 def play(
     algorithm: Any, env: HostEnv, policy: Any, key: jax.Array, episodes: int, max_steps: int, lanes: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Play greedy episodes on separate environments; episode `i` depends on the key and `i` alone."""
     if episodes == 0:
-        return np.zeros(0, np.float32), np.zeros(0, np.int32)
+        return np.zeros(0, np.float32), np.zeros(0, np.int32), {}
     n = min(episodes, env.num_envs)
     separate = env.remake(n)
     returns, lengths = np.zeros(episodes, np.float32), np.zeros(episodes, np.int32)
+    info: dict[str, np.ndarray] = {}
     try:
         for first in range(0, episodes, n):
             count = min(n, episodes - first)
@@ -245,31 +246,38 @@ def play(
                     f"{env.id}: an evaluation episode broke {REPLAYS + 1} times (episodes {first} to "
                     f"{first + count - 1}, seeds {seeds[:count]}); an episode that broke is never counted"
                 )
-            returns[first : first + count], lengths[first : first + count] = (x[:count] for x in played)
+            returns[first : first + count], lengths[first : first + count] = (x[:count] for x in played[:2])
+            for name, values in played[2].items():
+                info.setdefault(name, np.full(episodes, np.nan))[first : first + count] = values[:count]
     finally:
         separate.close()
-    return returns, lengths
+    return returns, lengths, info
 
 
 def _play_batch(
     algorithm: Any, env: HostEnv, policy: Any, seeds: list[int], active: np.ndarray, max_steps: int
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Play one episode in each active lane; None if one of them broke."""
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]] | None:
+    """Play one episode in each active lane; None if one of them broke. What its info did not give is NaN."""
     n, obs = len(seeds), env.reset(seeds)
     returns, lengths = np.zeros(n, np.float32), np.zeros(n, np.int32)
+    info: dict[str, np.ndarray] = {}
     kept = np.zeros(n, bool)  # no memory is cleared on the way: each lane plays one episode
     memory, t = algorithm.initial_memory(policy, n), 0
     layout = _layout(algorithm, policy, memory, obs, None, "greedy")
-    while active.any() and t < max_steps:
+    while active.any():
         memory, packed = _act(algorithm, policy, memory, obs, kept, None, np.int32(0), "greedy")
         outcome = env.step(layout.unpack([np.array(packed)])[0])
         if outcome.broken is not None and (outcome.broken & active).any():
             return None
         returns += np.where(active, outcome.reward, 0)
         lengths += active
-        active = active & ~(outcome.terminated | outcome.truncated)
         obs, t = outcome.obs, t + 1
-    return returns, lengths
+        over = active & (outcome.terminated | outcome.truncated | (t == max_steps))
+        if over.any():
+            for name, rows, values in episode_figures(outcome.info, over):
+                info.setdefault(name, np.full(n, np.nan))[rows] = values
+        active = active & ~over
+    return returns, lengths, info
 
 
 class Lane:

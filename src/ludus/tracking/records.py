@@ -47,8 +47,10 @@ INFO_METRICS = {
     "info/<name>/mean": "mean of a number in the environment's info over the steps of an episode that gave it, "
     "averaged over the episodes that ended in this iteration",
     "info/<name>/last": "its value at the last step of an episode, averaged likewise",
+    "eval_info/<name>/mean": "the mean likewise, over the episodes of an evaluation",
+    "eval_info/<name>/last": "the last value likewise, over the episodes of an evaluation",
 }
-"""What a `train` row says of every number that the environment puts into its info; absent if no episode gave it."""
+"""What rows say of every number that the environment puts into its info; absent if no episode gave it."""
 
 EVALUATION_METRICS = {
     "eval_return_mean": "mean return of greedy episodes on separate, seeded environments",
@@ -332,5 +334,6 @@ def _evaluation_row(counts: dict[str, int], summary: dict[str, float], elapsed_s
         "eval_return_max": summary["max_return"],
         "eval_length_mean": summary["mean_length"],
         "eval_episodes": summary["episodes"],
+        **{f"eval_{name}": value for name, value in summary.items() if name.startswith("info/")},
     }
     return {"kind": "evaluation", **counts, **figures, "elapsed_seconds": round(elapsed_seconds, 6)}
