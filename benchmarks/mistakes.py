@@ -27,7 +27,7 @@ HOST = (
     "tests/envs/test_workers.py::test_a_worker_at_fault_is_replaced_and_its_episodes_are_dropped",
     "tests/envs/test_workers.py::test_a_run_goes_on_over_a_fault_and_counts_what_is_true",
 )
-VECTOR = ("tests/envs/test_classic.py", "tests/rollout/test_parity.py")
+VECTOR = ("tests/envs/test_vector.py", "tests/envs/test_classic.py", "tests/rollout/test_parity.py")
 GYMNASIUM = ("tests/envs/test_registry.py", "tests/envs/test_spaces.py")
 
 
@@ -283,6 +283,9 @@ MUTANTS = [
            "choose_rows(terminated, draw.start, (env_state, step.obs))", VECTOR),
     Mutant("terminated and truncated swapped, vector", "envs/vector.py",
            "reward, terminated, truncated, so_far)", "reward, truncated, terminated, so_far)", VECTOR),
+    Mutant("starts are drawn with the keys of the steps", "envs/vector.py",
+           "jax.vmap(jax.vmap(self._start))(spread(start_key, shape))",
+           "jax.vmap(jax.vmap(self._start))(spread(step_key, shape))", VECTOR),
     Mutant("the reset leaks into the successor, gymnasium", "envs/gymnasium.py",
            "self._successors.value, self._shown.value", "self._shown.value, self._shown.value", GYMNASIUM),
     Mutant("a cut episode is not reset, gymnasium", "envs/gymnasium.py",

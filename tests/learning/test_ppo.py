@@ -504,6 +504,7 @@ def test_numbers_that_cannot_work_are_refused_by_name(changes, message):
         ({}, dataclasses.replace(DISCRETE, num_envs=5), "num_envs=5: must divide algorithm.batch_size=32"),
         ({"network": GRU(4, (5,)), "minibatch_size": 4}, DISCRETE, "multiple of batch_size / num_envs = 8"),
         (RECURRENT | {"accumulation_steps": 4}, DISCRETE, "multiple of batch_size / num_envs = 8"),
+        ({"minibatch_size": 1}, DISCRETE, "algorithm.minibatch_size=1: must be at least 2, since a single advantage"),
     ],
 )
 def test_environments_that_cannot_work_are_refused_by_name(changes, spec, message):

@@ -124,3 +124,16 @@ def test_the_entropy_of_a_squashed_gaussian_is_the_mean_of_its_surprise():
     surprise = -np.asarray(distribution.log_prob(distribution.sample(noise)), np.float64)
     error = surprise.std(axis=0) / np.sqrt(len(noise))
     assert (np.abs(np.asarray(distribution.entropy()) - surprise.mean(axis=0)) < 4 * error).all()
+
+
+@pytest.mark.parametrize("log_std", [-5.0, -1.0, 0.0, 1.0, 1.5, 2.0])
+@pytest.mark.parametrize("mean", [0.0, 0.7, -3.0, 12.0])
+def test_the_entropy_of_a_squashed_gaussian_equals_its_integral_in_float64(mean, log_std):
+    """H = -integral of p(u) log(p(u) / (1 - tanh(u)^2)), by half a million steps."""
+    std = np.exp(log_std)
+    u = mean + std * np.linspace(-12.0, 12.0, 500_001)
+    log_p = -0.5 * ((u - mean) / std) ** 2 - log_std - 0.5 * np.log(2 * np.pi)
+    log_slope = 2 * (np.log(2.0) - np.abs(u) - np.log1p(np.exp(-2 * np.abs(u))))
+    expected = -(np.exp(log_p) * (log_p - log_slope)).sum() * (u[1] - u[0])
+    got = TanhGaussian(jnp.full(1, mean), jnp.full(1, log_std)).entropy()
+    assert got == pytest.approx(expected, rel=1e-5, abs=2e-5)

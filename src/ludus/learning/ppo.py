@@ -164,7 +164,7 @@ class PPO:
         None, "stop an update's epochs once approx_kl exceeds 1.5 times this; null: off", 0.0
     )
     batch_size: int = static(2048, "transitions collected for each update, over all environments", 1)
-    minibatch_size: int = static(64, "transitions in each gradient step", 1)
+    minibatch_size: int = static(64, "transitions in each gradient step, at least 2", 1)
     epochs_per_update: int = static(10, "passes over the collected transitions", 1)
     accumulation_steps: int = static(1, "parts each minibatch is cut into to save memory; the gradient is the same", 1)
     anneal_learning_rate: bool = static(
@@ -208,6 +208,11 @@ class PPO:
         """Refuse what cannot work, before anything is compiled."""
         check_observation_space("PPO", spec.observation_space)
         check_action_space("PPO", spec.action_space)
+        if self.minibatch_size == 1:
+            raise LudusError(
+                "algorithm.minibatch_size=1: must be at least 2, "
+                "since a single advantage is standardised to 0 and nothing could be learnt"
+            )
         if self.batch_size % spec.num_envs:
             raise LudusError(f"num_envs={spec.num_envs}: must divide algorithm.batch_size={self.batch_size}")
         length = self.rollout_length(spec.num_envs)

@@ -17,8 +17,13 @@ from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space,
 
 LOG_2PI = 1.8378770664093453
 LOG_2 = 0.6931471805599453
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
-"""Gauss-Hermite quadrature: the mean of f over a standard normal is about sum(WEIGHTS f(NODES)) / sqrt(2 pi)."""
+NODES = np.linspace(-6.0, 6.0, 129)
+WEIGHTS = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
+"""The mean of f over a standard normal is about sum(WEIGHTS f(NODES)).
+
+Equal distances: tanh has poles that a wide Gaussian brings close, and to the trapezoidal rule these matter least
+(Trefethen and Weideman 2014, https://doi.org/10.1137/130932132). The entropy is right to 1e-5 up to a log_std of 2.
+"""
 
 
 class Categorical(NamedTuple):
@@ -126,8 +131,7 @@ class TanhGaussian(NamedTuple):
     def entropy(self) -> jax.Array:
         """Return the differential entropy of the squashed action in nats: the Gaussian's and tanh's mean log slope."""
         nodes = self.mean[..., None] + jnp.exp(self.log_std)[..., None] * NODES.astype(np.float32)
-        weights = (WEIGHTS / WEIGHTS.sum()).astype(np.float32)
-        squashing = jnp.sum(_log_slope(nodes) * weights, axis=-1)
+        squashing = jnp.sum(_log_slope(nodes) * WEIGHTS.astype(np.float32), axis=-1)
         return jnp.sum(self.log_std + 0.5 * (1.0 + LOG_2PI) + squashing, axis=-1)
 
 
