@@ -56,7 +56,7 @@ def train(run: Path, on_error: str, said: Said) -> None:
     """Train the small run that is disturbed, or go on with it."""
     if Checkpoints(run).latest() is None:
         shutil.rmtree(run, ignore_errors=True)
-        options = CheckpointOptions(every_iterations=2, every_minutes=0, keep_last=2, on_error=on_error)
+        options = CheckpointOptions(every_iterations=2, every_minutes=0, keep_last=2, keep_bytes=0, on_error=on_error)
         made, goal = trainer(CASE, run, checkpoint=options), iterations(CASE, ITERATIONS)
     else:
         made, goal = ludus.Trainer.resume(run, verbose=False), None

@@ -29,7 +29,7 @@ from resume_runs import iterations, trainer
 
 CASES = ("ppo jax", "sac jax", "ppo gym", "ppo gym workers")
 ITERATIONS = 9
-OPTIONS = CheckpointOptions(every_iterations=1, every_minutes=0, keep_last=2, keep_best=1, on_error="stop")
+OPTIONS = CheckpointOptions(every_iterations=1, every_minutes=0, keep_last=2, keep_bytes=0, on_error="stop")
 MARK = "LUDUS_TRIAL"
 """A variable of the environment by which every process of an attempt is found."""
 

@@ -211,10 +211,11 @@ def test_the_best_return_is_the_mean_of_a_full_window(monkeypatch):
 
 @pytest.mark.requirement("S4.15")
 def test_retention_keeps_the_last_the_best_and_every_nth(tmp_path):
-    options = CheckpointOptions(1, every_minutes=0, keep_last=2, keep_best=1, keep_every=5, best_by="iteration_time")
+    retention = {"keep_last": 2, "keep_best": 1, "keep_every": 5, "keep_bytes": 0}
+    options = CheckpointOptions(1, every_minutes=0, best_by="iteration_time", **retention)
     run("ppo jax", tmp_path / "run", 12, checkpoint=options, eval_frequency=0)
     assert Checkpoints(tmp_path / "run").steps() == [5 * 64, 10 * 64, 11 * 64, 12 * 64]
-    options = CheckpointOptions(1, every_minutes=0, keep_last=1, keep_best=2, best_by="policy_loss")
+    options = CheckpointOptions(1, every_minutes=0, keep_last=1, keep_best=2, keep_bytes=0, best_by="policy_loss")
     run("ppo jax", tmp_path / "best", 8, checkpoint=options, eval_frequency=0)
     losses = {row["steps"]: row["policy_loss"] for row in read_journal(tmp_path / "best")}
     best = sorted(losses, key=lambda step: losses[step])[-2:]
@@ -224,7 +225,7 @@ def test_retention_keeps_the_last_the_best_and_every_nth(tmp_path):
 
 @pytest.mark.requirement("S4.15")
 def test_the_best_checkpoint_is_the_one_that_was_evaluated_not_a_later_one(tmp_path):
-    options = CheckpointOptions(1, every_minutes=0, keep_last=1, keep_best=1)
+    options = CheckpointOptions(1, every_minutes=0, keep_last=1, keep_best=1, keep_bytes=0)
     run("ppo jax", tmp_path / "run", 5, checkpoint=options, eval_frequency=3)
     assert Checkpoints(tmp_path / "run").best() == 3 * 64  # 4 and 5 know no newer evaluation than that of 3
     assert Checkpoints(tmp_path / "run").steps() == [3 * 64, 5 * 64]

@@ -15,13 +15,13 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ludus import files
+from ludus.retention import Retention, Saved, Shelf, by_score
 from ludus.types import LudusError
 
 FORMAT = "ludus-checkpoint-1"
@@ -84,31 +84,6 @@ class Snapshot(NamedTuple):
     """Everything that is not an array, as JSON knows it."""
 
 
-class Retention(NamedTuple):
-    """Which checkpoints are kept."""
-
-    last: int = 3
-    best: int = 1
-    every: int = 0
-
-    def kept(self, saved: list[tuple[int, dict[str, Any]]]) -> set[int]:
-        """Return the steps to keep, of checkpoints given in order with their records."""
-        steps = [step for step, _ in saved]
-        best = by_score(saved)[: self.best]
-        nth = [step for step, record in saved if self.every and record.get("ordinal", 0) % self.every == 0]
-        return {*steps[-max(self.last, 1) :], *best, *nth}
-
-
-def by_score(saved: Iterable[tuple[int, dict[str, Any]]]) -> list[int]:
-    """Return the steps of checkpoints that have a score, the best first.
-
-    Of equal ones the earliest: a figure that comes now and then, such as an evaluation's, stays the latest there is
-    until the next, but it was the first of these checkpoints that earned it.
-    """
-    scored = [(-record["score"], step) for step, record in saved if record.get("score") is not None]
-    return [step for _, step in sorted(scored)]
-
-
 def rows_per_block(shape: tuple[int, ...], dtype: Any) -> int:
     """Return how many rows one piece of an array holds."""
     row = max(1, math.prod(shape[1:]) * np.dtype(dtype).itemsize)
@@ -126,6 +101,7 @@ class Checkpoints:
         """Names of the pieces of each long array in the checkpoint that was last written or read."""
         self.last_bytes = 0
         """How much the last `save` has written."""
+        self._shelf = Shelf()
 
     def steps(self) -> list[int]:
         """Return the steps of which there is a checkpoint, in order."""
@@ -144,7 +120,8 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """Return the step of the checkpoint with the best score."""
-        return next(iter(by_score(self._records())), None)
+        records = ((step, checkpoint.record) for step in self.steps() if (checkpoint := self._readable(step)))
+        return next(iter(by_score((step, record.get("score")) for step, record in records)), None)
 
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint: all of it, or nothing that could be taken for one. OSError if the disk fails."""
@@ -258,23 +235,21 @@ class Checkpoints:
             for index in blocks.changed:
                 checkpoint.block(names[name][index], blocks.size(index))
 
-    def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        for step in self.steps():
-            if checkpoint := self._readable(step):
-                yield step, checkpoint.record
-
     def _prune(self) -> None:
         """Remove checkpoints that need not be kept, then pieces that no checkpoint names."""
-        readable = {step: checkpoint for step in self.steps() if (checkpoint := self._readable(step))}
-        kept = self.retention.kept([(step, checkpoint.record) for step, checkpoint in readable.items()])
-        for step in readable.keys() - kept:
+        shelf, steps = self._shelf, self.steps()
+        for step in shelf.saved.keys() - set(steps):
+            shelf.drop(step)
+        for step in steps:
+            if step not in shelf.saved and (checkpoint := self._readable(step)):
+                shelf.add(checkpoint.saved)
+        while (step := self.retention.next_to_go(shelf)) is not None:
             self._remove(step)
-        if readable.keys() & kept != set(self.steps()):
+        if shelf.saved.keys() != set(self.steps()):
             return  # a checkpoint whose manifest is unreadable may need any of them
-        needed = {name for step in kept for *_, names in readable[step].blocks.values() for name in names}
         blocks = self.folder / BLOCKS
         for path in blocks.iterdir() if blocks.is_dir() and not blocks.is_symlink() else ():
-            if _is_hash(path.name) and path.name not in needed:
+            if _is_hash(path.name) and path.name not in shelf.uses:
                 files.remove(path)
 
     def _readable(self, step: int) -> "Checkpoint | None":
@@ -286,6 +261,7 @@ class Checkpoints:
         pruned = self.folder / f".pruned-{step}"
         files.remove(pruned)
         files.replace(self.folder / str(step), pruned)  # half removed, it must not look like a checkpoint
+        self._shelf.drop(step)
         files.remove(pruned)
 
 
@@ -308,6 +284,17 @@ class Checkpoint:
         self._state = manifest["files"][STATE]
         if manifest["step"] != step:
             raise LudusError(f"{self.path}: is the checkpoint of step {manifest['step']}, renamed")
+
+    @property
+    def saved(self) -> Saved:
+        """What it takes on the disk, and what decides whether it is kept."""
+        blocks = [
+            (name, Blocks(shape, dtype, rows, {}).size(index))
+            for shape, dtype, rows, names in self.blocks.values()
+            for index, name in enumerate(names)
+        ]
+        record, size = self.record, self._state["size"] + (self.path / MANIFEST).stat().st_size
+        return Saved(int(self.path.name), size, tuple(blocks), record.get("score"), record.get("ordinal", 0))
 
     def stated(self, prefix: str = "") -> dict[str, Shape]:
         """Return the shapes of the arrays it holds, of those whose names begin so."""

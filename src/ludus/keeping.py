@@ -18,6 +18,8 @@ from ludus.types import LudusError
 
 OnError = Literal["continue", "stop"]
 POLICIES = Path("policies")
+EVERY = ("every_iterations", "every_steps", "every_minutes")
+KEPT = ("keep_last", "keep_best", "keep_every", "keep_bytes")
 BEST = {"return": "best_return_pi_ckpt", "evaluation": "best_eval_pi_ckpt"}
 """Names of the policies that were best by the mean return of recent episodes, and by an evaluation."""
 
@@ -38,6 +40,8 @@ class CheckpointOptions:
     """Keep so many of the best by `best_by`."""
     keep_every: int = 0
     """Keep every n-th besides; 0: none."""
+    keep_bytes: int = 500_000_000
+    """Keep all while they take no more bytes together; then old ones get sparser. 0: none but those above."""
     best_by: str | None = None
     """The journal's figure that best means; null: eval_return_mean, or episode_return_mean without evaluations."""
     on_error: str = "continue"
@@ -45,7 +49,7 @@ class CheckpointOptions:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        for name in ("every_iterations", "every_steps", "every_minutes", "keep_last", "keep_best", "keep_every"):
+        for name in (*EVERY, *KEPT):
             value, low = getattr(self, name), int(name == "keep_last")
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < 2**53:
                 raise LudusError(f"checkpoint.{name}={value}: must be a number of at least {low}")
@@ -91,7 +95,7 @@ class Keeper:
         """Write to this folder from now on."""
         options = self.options
         self.folder = run
-        self.checkpoints = Checkpoints(run, Retention(options.keep_last, options.keep_best, options.keep_every))
+        self.checkpoints = Checkpoints(run, Retention(*(getattr(options, name) for name in KEPT)))
 
     def until_next(self, iterations: int, steps: int, steps_per_iteration: int, total_steps: int | None) -> int:
         """Return how many iterations may be made at once so that none after which something is saved is passed."""
