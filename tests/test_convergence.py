@@ -92,6 +92,16 @@ def test_a_plateau_below_the_target_ends_the_run_unconverged():
     assert rule.ends_run and not rule.is_converged
 
 
+@pytest.mark.parametrize("rule", ["interval", "plateau"])
+def test_an_evaluation_that_is_not_finite_says_nothing(rule):
+    judged, other = (Convergence(ConvergenceOptions(rule, target_return=1, evaluations=2)) for _ in range(2))
+    for returns in ([math.nan, 0.0], [0.0, 0.5], [math.inf, -math.inf], [0.0, 0.4], [0.1, 0.3]):
+        judged.saw_evaluation(returns)
+        if all(map(math.isfinite, returns)):
+            other.saw_evaluation(returns)
+    assert judged.snapshot() == other.snapshot() and judged.ends_run == other.ends_run == (rule == "plateau")
+
+
 def test_significance_is_that_of_welchs_test():
     rng = np.random.default_rng(1)
     from ludus.convergence import _is_better

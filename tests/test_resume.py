@@ -1,10 +1,14 @@
 """A run that is stopped and resumed is the run that was not stopped."""
 
 import json
+import math
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -12,12 +16,12 @@ from safetensors.numpy import load_file
 import ludus
 from ludus.checkpoint import Checkpoints
 from ludus.cli import main
-from ludus.keeping import CheckpointOptions
+from ludus.keeping import CheckpointOptions, Keeper
 from ludus.snapshot import differences
 from ludus.tracking import records
 from ludus.tracking.run_folder import read_config, read_identity, read_journal
 from ludus.verify import journal_of, state_of, verify_resume
-from resume_runs import CASES, OFTEN, iterations, resumed_elsewhere, run, trainer
+from resume_runs import CASES, OFTEN, algorithm, iterations, resumed_elsewhere, run, trainer
 
 
 @pytest.mark.requirement("S2.21")
@@ -238,6 +242,51 @@ def test_checkpoints_come_by_steps_and_by_minutes_too(tmp_path):
     options = CheckpointOptions(0, every_minutes=1e-9, keep_last=9)
     run("ppo gym", tmp_path / "minutes", 3, checkpoint=options, eval_frequency=0)
     assert Checkpoints(tmp_path / "minutes").steps() == [64, 128, 192]
+
+
+@dataclass(frozen=True)
+class Keyed(ludus.Environment):
+    """Keeps a typed key in its state, as environments of the newer JAX do."""
+
+    observation_space = ludus.spaces.Box(0.0, 1.0, (1,))
+    action_space = ludus.spaces.Discrete(2)
+    max_episode_steps = 5
+
+    def reset(self, key):
+        return key, jnp.zeros(1)
+
+    def step(self, state, action, key):
+        state, used = jax.random.split(state)
+        return state, ludus.Step(jax.random.uniform(used, (1,)), 1.0, jnp.asarray(False))
+
+
+@pytest.mark.requirement("S4.13")
+def test_a_state_with_a_typed_key_in_it_is_resumed_exactly(tmp_path):
+    def trained(folder, **budget):
+        settings = ludus.Settings(checkpoint=OFTEN, eval_frequency=0, verbose=False)
+        made = ludus.Trainer(algorithm("ppo jax"), ludus.make_env(Keyed(), num_envs=4), settings, run_dir=folder)
+        made.final_episodes = 0
+        made.train(**budget)
+
+    trained(tmp_path / "long", total_steps=256)
+    trained(tmp_path / "short", total_steps=128)
+    resumed = ludus.Trainer.resume(
+        tmp_path / "short", env=ludus.make_env(Keyed(), num_envs=4), total_steps=256, verbose=False
+    )
+    resumed.final_episodes = 0
+    resumed.train()
+    assert read_identity(tmp_path / "short")["resumed"] == [{"steps": 128, "level": "exact"}]
+    assert differences(state_of(tmp_path / "long"), state_of(tmp_path / "short")) == []
+
+
+@pytest.mark.requirement("S1.22")
+def test_a_first_evaluation_that_is_not_a_number_is_not_the_best_for_good(tmp_path):
+    kept = []
+    keeper = Keeper(CheckpointOptions(), 0, print)
+    for value in (math.nan, -math.inf, 1.0, math.nan, 0.5, math.inf, 2.0):
+        keeper.keep_if_best("evaluation", value, lambda: None)
+        kept.append(keeper.marks.best_evaluation)
+    assert kept == [None, None, 1.0, 1.0, 1.0, 1.0, 2.0]
 
 
 class Forgetful(gymnasium.Env):

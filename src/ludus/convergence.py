@@ -117,7 +117,9 @@ class Convergence:
             self.is_converged = True
 
     def saw_evaluation(self, returns: Sequence[float]) -> None:
-        """Take in the returns of one evaluation."""
+        """Take in the returns of one evaluation; those of one that is not finite can be compared with nothing."""
+        if not all(map(math.isfinite, returns)):
+            return
         sample = Sample.of(returns)
         self._evaluations.append(sample)
         rule, level = self.options.rule, self.options.confidence

@@ -23,7 +23,7 @@ from ludus.policy import Policy
 from ludus.run_config import MEANING, algorithm_in, changed, environment_in, made_with, meaning_of, settings_in
 from ludus.seeding import stream
 from ludus.settings import Settings
-from ludus.snapshot import ENV, check_env_arrays, first_bad, put_back, shapes
+from ludus.snapshot import ENV, check_env_arrays, first_bad, outline, put_back, shapes
 from ludus.tracking.run_folder import RunFolder, read_config
 from ludus.trainer import Trainer
 from ludus.types import LudusError
@@ -170,8 +170,7 @@ class Source:
 
     def load(self, trainer: Trainer, blank: TrainState) -> TrainState:
         """Return the state, and bring the environments to where they were."""
-        expected = shapes(blank)
-        tree = jax.eval_shape(lambda: blank)
+        expected, tree = shapes(blank), outline(blank)
         blank = jax.tree.map(lambda _: None, blank)  # its memory is free for what is read now
         arrays = self.arrays(expected, trainer.env.num_envs)
         state = put_back(tree, arrays)

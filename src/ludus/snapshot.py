@@ -62,8 +62,13 @@ def shapes(state: Any) -> dict[str, Shape]:
     }
 
 
+def outline(state: Any) -> Any:
+    """Return the shapes and types of a state, without its memory; keys stay, for only a key tells its own kind."""
+    return jax.tree.map(lambda x: x if _is_key(x) else jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+
+
 def put_back(blank: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Return a state like `blank` (of which only shapes are asked) with these arrays, on the device."""
+    """Return a state like `blank`, which may be an `outline`, with these arrays, on the device."""
 
     def filled(path: Any, leaf: Any) -> Any:
         array = jax.device_put(arrays[name_of(path)])
