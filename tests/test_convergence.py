@@ -1,6 +1,7 @@
 """Rules that end a run early, on lists of returns with known answers, and in real runs."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,6 +29,20 @@ def test_the_window_must_be_full_and_hold_the_target_for_the_patience():
     assert fed([10.0] * 100, target_return=10, window=5, patience=0)[1] == 5
     assert fed([9.9] * 100, target_return=10, window=5, patience=0)[1] is None
     assert fed([10.0] * 4, target_return=10, window=5, patience=0)[1] is None
+
+
+def test_an_evaluation_that_misses_the_target_refutes_the_window():
+    rule, at = fed([10.0] * 8, target_return=10, window=5, patience=3)
+    assert at == 8
+    rule.saw_evaluation([12.0, 7.0])
+    assert not rule.ends_run and rule.held == 0 and rule.best_average == 10
+    for _ in range(4):
+        rule.saw_episodes(1, 10.0)
+    assert rule.ends_run, "the wait begins anew, the window stays"
+    rule.saw_evaluation([11.0, 10.0])
+    assert rule.is_converged
+    rule.begin_anew()
+    assert (rule.held, rule.ends_run, rule.average, rule.best_average) == (0, False, None, 10)
 
 
 def test_falling_below_the_target_starts_the_wait_anew():
@@ -180,3 +195,41 @@ def test_a_run_stops_at_the_same_iteration_however_it_was_cut(tmp_path, monkeypa
     trainer(tmp_path / "b").train(total_steps=halfway)
     resumed = ludus.Trainer.resume(tmp_path / "b", total_steps=200_000).train()
     assert (resumed.iterations, resumed.stopped_by) == (straight.iterations, "convergence")
+
+
+def test_a_run_goes_on_where_an_evaluation_refutes_its_window(tmp_path, monkeypatch):
+    straight = trainer(None).train(total_steps=200_000)
+    doubted = trainer(tmp_path / "run")
+    evaluate, asked = doubted.judge._evaluate, []
+
+    def doubting(episodes: int) -> ludus.Evaluation:
+        asked.append((doubted.record.iterations, episodes))
+        evaluation = evaluate(episodes)
+        return replace(evaluation, returns=evaluation.returns - 1000 * (len(asked) == 1))
+
+    monkeypatch.setattr(doubted.judge, "_evaluate", doubting)
+    result = doubted.train(total_steps=200_000)
+    assert asked[0] == (straight.iterations, 100) and result.iterations > straight.iterations
+    assert result.converged and result.evaluation.returns.mean() >= 60
+    assert asked[-1] == (result.iterations, 100) and asked[-2][0] < result.iterations, "once for each policy"
+
+
+def test_the_final_evaluation_has_the_last_word():
+    run = trainer(None)
+    claims = []
+
+    def claim(metrics: dict) -> None:
+        run.judge.convergence.is_converged = True
+        claims.append(metrics["iteration"])
+
+    result = run.train(total_steps=3 * 256, callback=claim)
+    assert claims == [1, 2, 3] and result.evaluation.returns.mean() < 60 and not result.converged
+
+
+def test_training_on_after_convergence_is_judged_anew():
+    run = trainer(None)
+    first = run.train(total_steps=200_000)
+    again = run.train(total_steps=first.steps + 512)
+    assert (again.iterations, again.stopped_by) == (first.iterations + 2, "total_steps")
+    third = run.train(total_steps=200_000)
+    assert third.converged and third.episodes >= again.episodes + 20 + 5

@@ -1,6 +1,7 @@
 """When a run has learnt what it can: three rules that end it early.
 
-- **window**: the mean return of the latest `window` episodes has held the target for `patience` episodes in a row.
+- **window**: the mean return of the latest `window` episodes has held the target for `patience` episodes in a row, and
+  so does an evaluation of the policy as it is then: those episodes were played by many policies, none of which is it.
 - **interval**: the confidence interval of an evaluation's mean return lies at or above the target.
 - **plateau**: none of the latest `evaluations` evaluations was significantly better than the best one before them.
 
@@ -117,18 +118,30 @@ class Convergence:
             self.is_converged = True
 
     def saw_evaluation(self, returns: Sequence[float]) -> None:
-        """Take in the returns of one evaluation; those of one that is not finite can be compared with nothing."""
+        """Take in the returns of one evaluation; those of one that is not finite can be compared with nothing.
+
+        One that does not hold the target refutes what a window says.
+        """
+        rule, level = self.options.rule, self.options.confidence
+        if rule == "window" and self.is_converged and self.target is not None:
+            self.is_converged = math.fsum(returns) / len(returns) >= self.target
+            self.held = self.held if self.is_converged else 0
         if not all(map(math.isfinite, returns)):
             return
         sample = Sample.of(returns)
         self._evaluations.append(sample)
-        rule, level = self.options.rule, self.options.confidence
         if rule == "interval" and self.target is not None:
             margin = math.sqrt(sample.variance_of_mean) * _student_quantile(level, max(sample.size - 1, 1))
             self.is_converged = sample.mean - margin >= self.target
         elif rule == "plateau" and self.is_flat:
             best = max(sample.mean for sample in self._evaluations)
             self.is_converged = self.target is None or best >= self.target
+
+    def begin_anew(self) -> None:
+        """Forget all but the best: whoever trains on after the rule ended a run wants it to judge what comes now."""
+        self.held, self.is_converged = 0, False
+        self._recent.clear()
+        self._evaluations.clear()
 
     @property
     def is_flat(self) -> bool:

@@ -11,6 +11,7 @@ from ludus.counting import Budget
 from ludus.evaluation import Evaluation
 from ludus.interrupt import Interrupt
 from ludus.keeping import Keeper
+from ludus.loop import FINAL_EPISODES
 from ludus.policy import Policy
 from ludus.settings import Settings
 from ludus.tracking.records import Recorder
@@ -33,6 +34,8 @@ class Judge:
         self.settings, self.convergence, self.record, self.keeper = settings, convergence, record, keeper
         self._policy, self._evaluate = policy, evaluate
         self.callback: Callback | None = None
+        self.confirmation: Evaluation | None = None
+        """The evaluation, as long as the policy is as it was then, that had to say whether it has converged."""
         self._evaluation: Evaluation | None = None
         self._episodes_seen = 0
 
@@ -41,6 +44,12 @@ class Judge:
         """What checkpoints are compared by, as it is now."""
         default = "eval_return_mean" if self.settings.eval_frequency else "episode_return_mean"
         return self.record.latest.get(self.settings.checkpoint.best_by or default)
+
+    def begin(self, callback: Callback | None, is_resumed: bool) -> None:
+        """Judge one call to `train`. Where the rule has ended the run before, who trains on wants it judged anew."""
+        self.callback, self.confirmation = callback, None
+        if not is_resumed and self.convergence.ends_run:
+            self.convergence.begin_anew()
 
     def restore(self, convergence: dict[str, Any] | None) -> None:
         """Go on from where the record says the run was, with what the rule of convergence remembered, if it did."""
@@ -65,12 +74,15 @@ class Judge:
         record, keeper = self.record, self.keeper
         if keeper.passes_milestone(record.steps, budget.total_steps):
             keeper.keep_milestones(record.steps, budget.total_steps, self._policy())
-        by_evaluation = self._is_to_evaluate()
+        by_evaluation = self._is_to_evaluate() or self._is_to_confirm()
         if not keeper.is_to_judge(record.iterations, by_evaluation):
             return True
         if by_evaluation:
-            if (evaluation := self.evaluated(interrupt, self.settings.eval_episodes)) is None:
+            confirms = self._is_to_confirm()
+            episodes = FINAL_EPISODES if confirms else self.settings.eval_episodes
+            if (evaluation := self.evaluated(interrupt, episodes)) is None:
                 return False
+            self.confirmation = evaluation if confirms else None
             self.convergence.saw_evaluation(evaluation.returns.tolist())
             keeper.marks.episodes_evaluated, self._evaluation = record.episodes, evaluation
         keeper.keep_if_best("return", record.recent_return, self._policy)
@@ -90,8 +102,16 @@ class Judge:
         self.keeper.keep_if_best("evaluation", evaluation.summary()["mean_return"], self._policy)
         return evaluation
 
+    def evaluated_finally(self, interrupt: Interrupt, episodes: int) -> Evaluation | None:
+        """Evaluate the policy that the run ends with, unless that was just done, and judge the run by it."""
+        if self.confirmation is None and (evaluation := self.evaluated(interrupt, episodes)) is not None:
+            self.convergence.saw_evaluation(evaluation.returns.tolist())
+            return evaluation
+        return self.confirmation
+
     def saw(self, rows: list[dict[str, Any]]) -> None:
         """Let convergence see the episodes of each iteration, one by one where they are known."""
+        self.confirmation = None
         for row in rows:
             if "episode_returns" in row:
                 for total in row["episode_returns"]:
@@ -108,8 +128,13 @@ class Judge:
             self.callback(rows, self.record.latest, evaluation)
             if self.callback.wants_stop:
                 return "callback"
-        is_time = self.settings.convergence.rule != "window" or self.record.iterations % CHECK_EVERY == 0
+        is_time = self.settings.convergence.rule != "window" or self._is_to_confirm()
         return "convergence" if is_time and self.convergence.ends_run else None
+
+    def _is_to_confirm(self) -> bool:
+        """Whether an evaluation must say if the policy does as well as recent episodes did."""
+        is_time = self.settings.convergence.rule == "window" and self.record.iterations % CHECK_EVERY == 0
+        return is_time and self.convergence.is_converged
 
     def _is_to_evaluate(self) -> bool:
         every, record = self.settings.eval_frequency, self.record

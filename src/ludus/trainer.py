@@ -174,14 +174,14 @@ class Trainer:
     ) -> TrainResult:
         """Train until a budget is spent: the first iteration that reaches `total_steps` or `max_episodes` is the last.
 
-        Counts go on from call to call. A resumed run without a budget goes on to the one it had. SIGINT (Ctrl-C),
-        SIGTERM and SIGUSR1 end the run after the current chunk, with everything saved.
+        Counts go on from call to call; a run that convergence ended is judged anew. A resumed run without a budget goes
+        on to the one it had. SIGINT (Ctrl-C), SIGTERM and SIGUSR1 end the run after the current chunk, with everything
+        saved.
 
         `callback(metrics)` is called after every iteration, or after every episode with `record_episodes`, and ends
         the run by returning False. `metrics` has `episode`, `iteration`, `step_metrics` (the journal's figures, and
         `avg_reward`) and `eval_metrics` (None unless there was an evaluation).
         """
-        self.judge.callback = None if callback is None else Callback(callback, self.record.console.say)
         budget = Budget(total_steps, max_episodes, max_seconds)
         if not any(budget) and self._budget is not None:
             budget = self._budget
@@ -191,6 +191,8 @@ class Trainer:
             name = "tracking.mlflow" if self.settings.tracking.mlflow else "video_frequency"
             raise LudusError(f"{name}: is made from what the run writes down; give run_dir")
         self.record.options.limits["total_steps"] = budget.total_steps
+        heard = None if callback is None else Callback(callback, self.record.console.say)
+        self.judge.begin(heard, is_resumed=self._source is not None)
         context = self.loop.context(budget)
         self.loop.settle(budget.total_steps, None if self._source is None else self._source.compiler_options())
         with self.films, Interrupt() as interrupt:
@@ -202,7 +204,7 @@ class Trainer:
                 if interrupt.requested is not None:
                     stopped_by = _name_of(interrupt)  # though the budget be spent: the last evaluation is still to come
                 elif self.final_episodes:
-                    evaluation = self.judge.evaluated(interrupt, self.final_episodes)
+                    evaluation = self.judge.evaluated_finally(interrupt, self.final_episodes)
                     stopped_by = _name_of(interrupt) if evaluation is None else stopped_by
             except BaseException as error:
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"

@@ -4,6 +4,7 @@ import inspect
 import itertools
 import re
 
+import jax
 import numpy as np
 import pytest
 
@@ -107,8 +108,8 @@ def small(tmp_path, **settings) -> PPOTrainer:
     return PPOTrainer(PPOAgent(4, 2), CartPoleWrapper(), run_dir=tmp_path / "run", **settings)
 
 
-@pytest.mark.requirement("S1.1", "S1.20", "S1.21", "S1.31")
-def test_the_founding_examples_run_but_for_their_imports(tmp_path, monkeypatch, capsys):
+@pytest.mark.requirement("S1.1", "S1.19", "S1.20", "S1.21", "S1.23", "S1.31")
+def test_the_founding_examples_run_in_order_but_for_their_imports(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ppo_trainer, "find_spec", lambda name: None)  # as if MLflow were not installed
     names = {}
@@ -118,8 +119,16 @@ def test_the_founding_examples_run_but_for_their_imports(tmp_path, monkeypatch, 
     assert results["converged"] and results["best_avg_reward"] >= 195 and results["final_avg_reward"] >= 195
     assert len(results["episode_rewards"]) == len(results["episode_lengths"]) == results["total_episodes"] < 1000
     assert "MLflow is not installed" in capsys.readouterr().err
+    exec(EXAMPLES["callback"], names)
+    first, results = results, names["results"]
+    more = results["total_episodes"] - first["total_episodes"]
+    assert 110 <= more <= 1000 and results["episode_rewards"][:-more] == first["episode_rewards"]
+    assert results["converged"] and results["final_avg_reward"] >= 195
+    told = [int(number) for number in re.findall(r"^Episode (\d+): Reward = \d+\.\d\d$", capsys.readouterr().out, re.M)]
+    assert told == [n for n in range(first["total_episodes"] + 1, results["total_episodes"] + 1) if n % 100 == 0]
     exec(EXAMPLES["evaluation"], names)
     assert re.fullmatch(r"Evaluation reward: \d+\.\d\d ± \d+\.\d\d\n", capsys.readouterr().out)
+    assert names["eval_metrics"]["avg_reward"] == results["final_avg_reward"]
     assert names["eval_metrics"].keys() == {"avg_reward", "std_reward", "max_reward", "min_reward", "avg_length"}
     runs = list((tmp_path / "runs").iterdir())
     assert len(runs) == 1 and runs[0].name.startswith("ppo_run_")
@@ -132,6 +141,28 @@ def test_the_founding_callback_hears_of_every_episode(tmp_path, capsys):
     assert re.search(r"^Episode 100: Reward = \d+\.\d\d$", capsys.readouterr().out, re.MULTILINE)
 
 
+@pytest.mark.requirement("S1.19")
+def test_what_is_evaluated_and_played_is_the_agent(tmp_path):
+    trained = small(tmp_path, max_episodes=100)
+    trained.train()
+    wanted = trained.evaluate(20)
+    other = small(tmp_path / "other")
+    fresh, episode = other.evaluate(20), other.collect_episode()
+    assert fresh["avg_reward"] < wanted["avg_reward"]
+    other.agent.agent.learner = trained.agent.agent.learner
+    assert other.evaluate(20) == wanted
+    assert not np.array_equal(other.collect_episode()["log_probs"][:1], episode["log_probs"][:1])
+
+
+@pytest.mark.requirement("S1.20")
+def test_a_run_that_converged_leaves_a_policy_that_has(tmp_path):
+    agent = PPOAgent(4, 2, seed=3)  # when its window first holds the target, it plays for 133 steps
+    trainer = PPOTrainer(agent, CartPoleWrapper(), enable_mlflow=False, run_dir=tmp_path / "run")
+    results = trainer.train()
+    assert results["converged"] and results["final_avg_reward"] >= 195
+    assert trainer.evaluate(100)["avg_reward"] == results["final_avg_reward"]
+
+
 @pytest.mark.requirement("S1.24", "S1.33")
 def test_log_frequency_one_prints_every_episode(tmp_path, capsys):
     results = small(tmp_path, log_frequency=1).train()
@@ -142,6 +173,7 @@ def test_log_frequency_one_prints_every_episode(tmp_path, capsys):
 @pytest.mark.requirement("S1.12")
 def test_an_episode_is_equal_columns_with_true_successors(tmp_path):
     data = small(tmp_path).collect_episode()
+    assert all(isinstance(column, jax.Array) for column in data.values())
     keys = {"observations", "actions", "rewards", "next_observations", "dones", "log_probs", "values"}
     assert keys <= data.keys()
     assert {len(column) for column in data.values()} == {len(data["rewards"])}

@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ludus.agent import Agent
@@ -184,9 +186,14 @@ class PPOTrainer:
             self._say('MLflow is not installed (pip install "ludus[mlflow]"): the run is recorded in its folder alone')
 
     def train(self, callback: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
-        """Train until convergence or `max_episodes`, evaluate, save; return the results under their founding names."""
-        self.trainer.learner = self.agent.agent.learner
-        result = self.trainer.train(max_episodes=self.max_episodes, callback=self._speaking(callback))
+        """Train until convergence or `max_episodes`, evaluate, save; return the results under their founding names.
+
+        Called again it goes on from what the agent holds then, for up to `max_episodes` more. Counts and results are
+        those of the whole run.
+        """
+        self._take_over()
+        limit = self.trainer.record.episodes + self.max_episodes
+        result = self.trainer.train(max_episodes=limit, callback=self._speaking(callback))
         self.agent.agent.learner = self.trainer.learner
         assert result.run_dir is not None and result.evaluation is not None
         rows = read_journal(result.run_dir)
@@ -209,15 +216,17 @@ class PPOTrainer:
         }
 
     def evaluate(self, num_episodes: int = 100) -> dict[str, float]:
-        """Play greedy episodes on environments that training never sees."""
+        """Let the agent, as it is now, play greedy episodes on environments that training never sees."""
+        self._take_over()
         summary = self.trainer.evaluate(num_episodes).summary()
         return {name: summary[ours] for name, ours in EVALUATION_NAMES.items()}
 
-    def collect_episode(self, number: int = 0) -> dict[str, np.ndarray]:
-        """Return one exploring episode of the policy as it is now; another `number` plays another one.
+    def collect_episode(self, number: int = 0) -> dict[str, jax.Array]:
+        """Return one exploring episode of the agent as it is now; another `number` plays another one.
 
         `dones` says where it ended, by termination or by its limit; which of both, `terminated` says.
         """
+        self._take_over()
         trainer = self.trainer
         keys = RolloutKeys(*(stream(trainer.settings.seed, f"episode {number} {name}") for name in RolloutKeys._fields))
         arrays, policy = as_arrays(trainer.algorithm), trainer.algorithm.policy(trainer.state.learner)
@@ -236,9 +245,13 @@ class PPOTrainer:
             "terminated": steps.terminated,
             "log_probs": steps.extras["log_prob"],
         }
-        data = {name: np.asarray(array)[rows, 0] for name, array in named.items()}
+        data = {name: jnp.asarray(np.asarray(array)[rows, 0]) for name, array in named.items()}
         critic = trainer.critic
-        return data | ({} if critic is None else {"values": np.asarray(critic(data["observations"]))})
+        return data | ({} if critic is None else {"values": jnp.asarray(critic(data["observations"]))})
+
+    def _take_over(self) -> None:
+        """Let the core have what the agent holds: it may have learnt or loaded something of its own meanwhile."""
+        self.trainer.learner = self.agent.agent.learner
 
     def _speaking(self, callback: Callable[[dict[str, Any]], Any] | None) -> Callable[[dict[str, Any]], Any]:
         """Return the callback with a line said every `log_frequency` episodes."""
