@@ -124,7 +124,7 @@ class Convergence:
         """
         rule, level = self.options.rule, self.options.confidence
         if rule == "window" and self.is_converged and self.target is not None:
-            self.is_converged = math.fsum(returns) / len(returns) >= self.target
+            self.is_converged = sum(returns) / len(returns) >= self.target
             self.held = self.held if self.is_converged else 0
         if not all(map(math.isfinite, returns)):
             return

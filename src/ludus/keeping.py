@@ -127,7 +127,7 @@ class Keeper:
         return bool(is_time and iterations and self.marks.judged_at != iterations)
 
     def keep_if_best(self, kind: Literal["return", "evaluation"], value: float | None, policy: Callable) -> None:
-        """Save the policy if it is better than any before by this kind of figure; one that is not finite says nothing."""
+        """Save the policy if it is better than any before by this kind of figure; what is not finite says nothing."""
         best = getattr(self.marks, f"best_{kind}")
         if value is not None and math.isfinite(value) and (best is None or value > best):
             setattr(self.marks, f"best_{kind}", value)
