@@ -331,7 +331,7 @@ def train_on_an_object(folder):
     [
         (damage_policy, "not a readable policy file"),
         (train_on_an_object, "use ludus.evaluate in Python"),
-        (lambda folder: shutil.rmtree(folder / "policies"), "no such policy file"),
+        (lambda folder: shutil.rmtree(folder / "policies"), "has no final policy"),
         (lambda folder: (folder / "config.yaml").write_text("{"), "is not readable YAML"),
     ],
 )
@@ -352,6 +352,15 @@ def test_a_device_that_is_not_there_is_one_line(tmp_path):
     assert done.stderr.splitlines()[-1].startswith("ludus: JAX has no device to run on")
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_was_killed_is_evaluated_from_its_checkpoint(run, trained, tmp_path):
+    killed = tmp_path / "killed"
+    shutil.copytree(trained, killed)
+    (killed / "policies" / "final_actor.safetensors").unlink()
+    code, out, err = run("evaluate", str(killed))
+    assert (code, out) == (2, "") and re.fullmatch(r"ludus: [^\n]+--checkpoint latest[^\n]+\n", err)
+    assert run("evaluate", str(killed), "--checkpoint", "latest", "--episodes", "2")[0] == 0
 
 
 def test_the_newest_run_is_evaluated_if_none_is_named(run):

@@ -17,6 +17,7 @@ import ludus
 from ludus.checkpoint import Checkpoints
 from ludus.cli import main
 from ludus.keeping import CheckpointOptions, Keeper
+from ludus.resume import policy_at
 from ludus.snapshot import differences
 from ludus.tracking import records
 from ludus.tracking.run_folder import read_config, read_identity, read_journal
@@ -339,6 +340,12 @@ def test_an_environment_that_cannot_be_played_again_is_found_out_and_said(tmp_pa
     object_run(Forgetful, tmp_path / "run").train(total_steps=128)
     with pytest.raises(ludus.LudusError, match=r"is your own code: pass it again, as Trainer.resume\(..., env=...\)"):
         ludus.Trainer.resume(tmp_path / "run")
+    with pytest.raises(
+        ludus.LudusError, match=r"is your own code: in Python, pass it to ludus.resume.policy_at\(..., e"
+    ):
+        policy_at(tmp_path / "run", "latest")
+    env = ludus.make_env(Forgetful, num_envs=2)
+    assert ludus.evaluate(policy_at(tmp_path / "run", "latest", env=env), env, 2).lengths.tolist() == [23, 23]
     resumed = ludus.Trainer.resume(tmp_path / "run", env=ludus.make_env(Forgetful, num_envs=2), total_steps=256)
     resumed.final_episodes = 0
     resumed.train()

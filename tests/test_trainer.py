@@ -21,6 +21,7 @@ import ludus
 from ludus import files
 from ludus import trainer as trainer_module
 from ludus.envs.probes import PROBES
+from ludus.spaces import Discrete
 from ludus.tracking.run_folder import is_timing, read_config, read_journal
 from oracles import flat
 
@@ -270,6 +271,29 @@ def test_a_run_folder_holds_configuration_identity_journal_and_policy(tmp_path):
     assert all(not isinstance(value, dict | list) for row in rows for value in row.values()), "rows are flat"
     assert rows[-1]["eval_episodes"] == 100
     assert (tmp_path / "run").stat().st_mode & 0o077 == 0
+
+
+class OwnPPO(ludus.PPO):
+    """A subclass without anything of its own."""
+
+
+@pytest.mark.requirement("S0.24", "S2.24")
+def test_an_algorithm_of_ones_own_is_refused_in_one_line(tmp_path):
+    message = r"algorithm=OwnPPO: an algorithm of your own, even a subclass, cannot be trained or saved yet; [^\n]+$"
+    with pytest.raises(ludus.LudusError, match=message):
+        ludus.Trainer(OwnPPO(), ludus.make_env("CartPole-v1", 4), run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ludus.LudusError, match=message):
+        ludus.Agent(OwnPPO(), Discrete(2), Discrete(2))
+
+
+@pytest.mark.parametrize("name", ["algorithm", "env", "settings"])
+def test_the_parts_of_a_trainer_cannot_be_exchanged(name):
+    trainer = make_trainer()
+    before = getattr(trainer, name)
+    with pytest.raises(ludus.LudusError, match=rf"trainer.{name}: cannot be exchanged; make a new Trainer"):
+        setattr(trainer, name, ludus.PPO())
+    assert getattr(trainer, name) is before
 
 
 def test_every_journal_figure_is_documented(tmp_path):

@@ -27,6 +27,7 @@ from ludus.critic import Critic, load_critic, save_critic
 from ludus.iteration import grafted
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.faults import FAULTS
+from ludus.learning.registry import name_of
 from ludus.policy import Policy, load_policy, save_policy
 from ludus.recording import Chosen, Record, Shown, as_space
 from ludus.rows import Layout, choose_rows
@@ -64,6 +65,7 @@ class Agent:
         """
         if isinstance(algorithm, type) or not hasattr(algorithm, "validate"):
             raise LudusError(f"algorithm={algorithm!r}: must be an algorithm such as ludus.PPO()")
+        name_of(algorithm)
         if jax.config.values["jax_enable_x64"]:
             raise LudusError("jax_enable_x64 is on, and ludus computes in 32 bits: switch it off (JAX_ENABLE_X64=0)")
         _check_integer("num_envs", num_envs, 1)

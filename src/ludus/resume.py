@@ -19,8 +19,9 @@ from ludus.counting import Budget
 from ludus.critic import Critic
 from ludus.iteration import TrainState
 from ludus.learning.algorithm import as_arrays
+from ludus.learning.registry import build
 from ludus.policy import Policy
-from ludus.run_config import MEANING, algorithm_in, changed, environment_in, made_with, meaning_of, settings_in
+from ludus.run_config import MEANING, changed, environment_in, made_with, meaning_of, settings_in
 from ludus.seeding import stream
 from ludus.settings import Settings
 from ludus.snapshot import ENV, check_env_arrays, first_bad, outline, put_back, shapes
@@ -61,29 +62,36 @@ def rebuilt(
     env: Any = None,
     *,
     run_dir: Path | None = None,
+    instead: str = "pass it again, as Trainer.resume(..., {}=...)",
     **other: Any,
 ) -> tuple[Trainer, Budget]:
-    """Return a trainer with the settings of a run but for some others, and the run's budget."""
+    """Return a trainer with the settings of a run but for some others, and the run's budget.
+
+    `instead` says how else the algorithm or environment is given, if only its owner's code can make it.
+    """
     try:
-        algorithm = algorithm_in(config) if algorithm is None else algorithm
-        env = environment_in(config, "pass it again, as Trainer.resume(..., env=...)") if env is None else env
+        algorithm = build(config["algorithm"], instead.format("algorithm")) if algorithm is None else algorithm
+        env = environment_in(config, instead.format("env")) if env is None else env
         settings = Settings(**{**settings_in(config), **other})
         return kind(algorithm, env, settings, run_dir=run_dir), Budget(*(config[name] for name in Budget._fields))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LudusError(f"{run}: its config.yaml is damaged ({type(error).__name__}: {error})") from error
 
 
-def policy_at(run: str | Path, start: int | str, algorithm: Any = None) -> Policy:
+def policy_at(run: str | Path, start: int | str, algorithm: Any = None, env: Any = None) -> Policy:
     """Return the policy as it was at a checkpoint; the run may be going on meanwhile."""
-    return learned_at(run, start, algorithm)[0]
+    return learned_at(run, start, algorithm, env)[0]
 
 
-def learned_at(run: str | Path, start: int | str, algorithm: Any = None) -> tuple[Policy, Critic, dict[str, Any]]:
+def learned_at(
+    run: str | Path, start: int | str, algorithm: Any = None, env: Any = None
+) -> tuple[Policy, Critic, dict[str, Any]]:
     """Return policy and critic as they were at a checkpoint, and the checkpoint's record."""
     run = Path(run)
     config = read_config(run)
-    trainer, _ = rebuilt(Trainer, run, config, algorithm, verbose=False)
-    with contextlib.closing(trainer.env):
+    instead = "in Python, pass it to ludus.resume.policy_at(..., {}=...), whose policy ludus.evaluate plays"
+    trainer, _ = rebuilt(Trainer, run, config, algorithm, env, instead=instead, verbose=False)
+    with contextlib.closing(trainer.env) if env is None else contextlib.nullcontext():
         checkpoint = Source(run, start, fallback=False, say=trainer.record.console.say).checkpoint
         learner = trainer.algorithm.init(jax.random.key(0), trainer.loop.spec)
         expected = {f"learner/{name}": shape for name, shape in shapes(learner).items()}
@@ -98,7 +106,8 @@ def learned_at(run: str | Path, start: int | str, algorithm: Any = None) -> tupl
 def untrained(run: str | Path) -> Policy:
     """Return the policy that a run began with."""
     config = read_config(run)
-    trainer, _ = rebuilt(Trainer, Path(run), config, verbose=False)
+    instead = "the policy that the run began with cannot be made again; film the others without --grid"
+    trainer, _ = rebuilt(Trainer, Path(run), config, instead=instead, verbose=False)
     with contextlib.closing(trainer.env):
         learner = trainer.algorithm.init(stream(trainer.settings.seed, "init"), trainer.loop.spec)
         state = trainer.algorithm.policy(learner)

@@ -9,7 +9,7 @@ import numpy as np
 from ludus import __version__
 from ludus.counting import Budget
 from ludus.envs.registry import WORKER_KEYS, make_env
-from ludus.learning.registry import build, describe
+from ludus.learning.registry import describe
 from ludus.settings import NAMES, PARTS
 from ludus.tracking.run_folder import plain
 from ludus.types import LudusError
@@ -90,14 +90,6 @@ def settings_in(config: dict[str, Any]) -> dict[str, Any]:
     parts = {name: kind(**(config.get(name) or {})) for name, kind in PARTS.items()}
     given = {name: config[name] for name in NAMES if name in config}
     return {**given, **parts, "seed": config["seed"], "collect": config["collect"]}
-
-
-def algorithm_in(config: dict[str, Any]) -> Any:
-    """Make the algorithm of a configuration."""
-    try:
-        return build(config["algorithm"])
-    except LudusError as error:
-        raise LudusError(str(error).replace("load_policy(", "Trainer.resume(")) from error
 
 
 def environment_in(config: dict[str, Any], instead: str) -> Any:

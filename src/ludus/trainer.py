@@ -27,6 +27,7 @@ from ludus.iteration import Context, TrainState, copied, grafted
 from ludus.judging import Judge
 from ludus.keeping import Keeper
 from ludus.learning.faults import FAULTS
+from ludus.learning.registry import name_of
 from ludus.loop import CAPACITY, FINAL_EPISODES, Loop
 from ludus.policy import FINAL, Policy, save_policy
 from ludus.progress import record_of, take_up
@@ -110,6 +111,15 @@ class Trainer:
         self._budget: Budget | None = None
         self._state: TrainState | None = None
         self._last_policy: Any = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse other parts than those it was made with: programs and record are made for these."""
+        if name in ("algorithm", "env", "settings") and name in self.__dict__:
+            raise LudusError(
+                f"trainer.{name}: cannot be exchanged; make a new Trainer, and let it go on from what this one has "
+                "learnt with `new.learner = old.learner`"
+            )
+        super().__setattr__(name, value)
 
     @property
     def state(self) -> TrainState:
@@ -380,6 +390,7 @@ def _name_of(interrupt: Interrupt) -> str:
 def _check_parts(algorithm: Any, env: Any, settings: Any) -> None:
     if isinstance(algorithm, type) or not hasattr(algorithm, "validate"):
         raise LudusError(f"algorithm={algorithm!r}: must be an algorithm such as ludus.PPO()")
+    name_of(algorithm)
     if not hasattr(env, "num_envs") or not hasattr(env, "remake"):
         raise LudusError(f"env={env!r}: must be made by ludus.make_env")
     if not isinstance(settings, Settings):

@@ -31,6 +31,8 @@ from ludus.tracking.tracker import TrackingOptions
 from ludus.trainer import Trainer
 from ludus.types import LudusError
 
+OWN_CODE = "another process, in which the proof resumes the run, cannot make it again"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -61,7 +63,7 @@ def verify_resume(run: str | Path, iterations: int = 3) -> Comparison:
         options = CheckpointOptions(every_iterations=iterations, every_minutes=0, keep_last=10, on_error="stop")
         settings = {"checkpoint": options, "tracking": TrackingOptions(tensorboard=False), "num_checkpoints": 0}
         settings["video_frequency"] = 0
-        trainer, _ = rebuilt(Trainer, run, config, run_dir=straight, verbose=False, **settings)
+        trainer, _ = rebuilt(Trainer, run, config, run_dir=straight, instead=OWN_CODE, verbose=False, **settings)
         trainer.final_episodes = 0
         per_iteration = trainer.env.num_envs * trainer.algorithm.rollout_length(trainer.env.num_envs)
         with contextlib.closing(trainer.env):
@@ -144,7 +146,8 @@ def debug(
     Nothing of the run is changed; the batch that led there is written to its folder `debug`.
     """
     run = Path(run)
-    trainer, budget = rebuilt(Trainer, run, read_config(run), algorithm, env, verbose=False)
+    instead = "pass it again, as ludus.verify.debug(..., {}=...)"
+    trainer, budget = rebuilt(Trainer, run, read_config(run), algorithm, env, instead=instead, verbose=False)
     with contextlib.closing(trainer.env):
         source = Source(run, start, fallback=False, say=say)
         trainer.watch(source)

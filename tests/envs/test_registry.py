@@ -135,6 +135,8 @@ def test_time_limits_truncate():
         ("CartPole-v1", {"gravity": [1]}, "env_options.gravity=[1]: must be a finite number"),
         (3, {}, "env=3: must be an id"),
         ("Taxi-v9", {}, "env=Taxi-v9: no such environment"),
+        ("CartPole", {}, "env=CartPole: names no version; did you mean CartPole-v1?"),
+        ("gym:MountainCarContinuous", {}, "names no version; did you mean MountainCarContinuous-v0?"),
     ],
 )
 def test_what_is_wrong_is_named_in_one_line(env, options, message):
@@ -142,6 +144,31 @@ def test_what_is_wrong_is_named_in_one_line(env, options, message):
         ludus.make_env(env, **options)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+class Unmakable(Walk):
+    """Cannot be made: `fault` says why."""
+
+    def __init__(self, fault: Exception):
+        raise fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (RuntimeError("no GPU\nfound"), "env=Unmakable-v0: cannot be made (RuntimeError: no GPU found)"),
+        (AssertionError("modes differ"), "env=Unmakable-v0: cannot be made (AssertionError: modes differ)"),
+        (AssertionError(), "env=Unmakable-v0: cannot be made (AssertionError at test_registry.py:"),
+    ],
+)
+def test_what_the_librarys_own_code_says_is_told(fault, message):
+    gymnasium.register("Unmakable-v0", Unmakable, kwargs={"fault": fault})
+    try:
+        with pytest.raises(ludus.LudusError) as caught:
+            ludus.make_env("Unmakable-v0")
+    finally:
+        del gymnasium.registry["Unmakable-v0"]
+    assert message in str(caught.value) and "env_options" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "make"), [("", Walk), ("a:b", Walk), ("walk", 3)])

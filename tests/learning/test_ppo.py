@@ -489,6 +489,9 @@ def test_discrete_observations_are_never_normalised():
         ({"minibatch_size": 7}, "algorithm.minibatch_size=7: must divide algorithm.batch_size=32"),
         ({"accumulation_steps": 5}, "algorithm.accumulation_steps=5: must divide algorithm.minibatch_size=32"),
         ({"value_clip_epsilon": 0.2}, "algorithm.value_clip_epsilon needs algorithm.normalize_returns=true"),
+        ({"learning_rate": lambda step: 1e-3}, "must be a value like 0.0003, not a function; a schedule goes into"),
+        ({"gamma": print}, "must be a value like 0.99, not a builtin_function"),
+        ({"gamma": [0.9, 0.99]}, "algorithm.gamma=.0.9, 0.99.: must be a value like 0.99, not a list"),
     ],
 )
 def test_numbers_that_cannot_work_are_refused_by_name(changes, message):
@@ -496,9 +499,51 @@ def test_numbers_that_cannot_work_are_refused_by_name(changes, message):
         small_ppo(**changes)
 
 
+class Dropping(Shared):
+    """Its answers are random."""
+
+    def __init__(self, spec: Spec, rngs: nnx.Rngs):
+        super().__init__(spec, rngs)
+        self.layers = nnx.List([nnx.Dropout(0.1, rngs=rngs)])
+
+
+class Batched(Shared):
+    """Its answers depend on the others in the batch."""
+
+    def __init__(self, spec: Spec, rngs: nnx.Rngs):
+        super().__init__(spec, rngs)
+        self.norm = nnx.BatchNorm(6, rngs=rngs)
+
+
+class Memoryless(nnx.Module):
+    """Lacks a part of the contract."""
+
+    remember, actor, critic = Shared.remember, Shared.actor, Shared.critic
+
+    def __init__(self, spec: Spec, rngs: nnx.Rngs):
+        self.torso = nnx.Linear(3, 6, rngs=rngs)
+
+
+def test_layers_that_do_nothing_of_the_kind_are_welcome():
+    def build(spec: Spec, rngs: nnx.Rngs) -> nnx.Module:
+        network = Batched(spec, rngs)
+        network.layers = nnx.List([nnx.Dropout(0.5, deterministic=True, rngs=rngs), nnx.LayerNorm(6, rngs=rngs)])
+        network.norm.use_running_average = True
+        return network
+
+    small_ppo(network=build).validate(CONTINUOUS)
+
+
 @pytest.mark.parametrize(
     ("changes", "spec", "message"),
     [
+        (
+            {"network": Dropping},
+            CONTINUOUS,
+            "algorithm.network=Dropping: its layer layers.0 is a Dropout, which is not",
+        ),
+        ({"network": Batched}, CONTINUOUS, "algorithm.network=Batched: its layer norm is a BatchNorm, which is not"),
+        ({"network": Memoryless}, CONTINUOUS, "=Memoryless: has no initial_memory; inherit from ludus.ActorCritic"),
         ({}, Spec("a dictionary", Discrete(2), 4), "PPO: observation space a dictionary is not supported"),
         ({}, Spec(OBSERVATION_SPACE, "a tuple", 4), "PPO: action space a tuple is not supported"),
         ({}, dataclasses.replace(DISCRETE, num_envs=5), "num_envs=5: must divide algorithm.batch_size=32"),

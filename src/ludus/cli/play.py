@@ -110,7 +110,8 @@ def export(words: list[str]) -> int:
 
 def _policy(run: Path, checkpoint: str | None) -> tuple["Policy", dict[str, Any]]:
     """Return the final policy of a run, that of a checkpoint or a registered one, and its configuration."""
-    from ludus.policy import load_policy
+    from ludus.checkpoint import Checkpoints
+    from ludus.policy import FINAL, load_policy
     from ludus.tracking.run_folder import read_config
 
     if str(run).startswith("models:"):
@@ -122,6 +123,11 @@ def _policy(run: Path, checkpoint: str | None) -> tuple["Policy", dict[str, Any]
         return fetch(str(run), Path("runs"))
     config = read_config(run)
     if checkpoint is None:
+        if not (run / FINAL).exists() and Checkpoints(run).steps():
+            raise LudusError(
+                f"{run}: has no final policy, since it is running or was killed; --checkpoint latest plays what it had "
+                "learnt by its last checkpoint"
+            )
         return load_policy(run), config
     from ludus.resume import policy_at
 

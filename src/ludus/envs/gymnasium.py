@@ -5,10 +5,13 @@ This is the only file that imports Gymnasium, and it is imported only when such 
 
 import copy
 import difflib
+import re
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -231,6 +234,7 @@ def make_gymnasium(env: Any, num_envs: int, options: dict[str, Any]) -> Gymnasiu
 def recipe(env: Any, options: dict[str, Any]) -> tuple[Callable[[], gymnasium.Env], str]:
     """Return how to make one environment, in this process or in another, and the id that it will have."""
     if isinstance(env, str):
+        _check_version(env)
         # With what is registered under the id: a worker process has not run the user's registrations.
         return partial(_make_by_id, env, options, gymnasium.registry.get(env)), f"gym:{env}"
     if isinstance(env, gymnasium.Env):
@@ -283,12 +287,31 @@ def as_space(space: Any, name: str) -> Space:
             is_kept = space.dtype == np.uint8 or ("action space" in name and space.dtype.kind != "f")
             return Box.from_arrays(space.low, space.high, str(space.dtype) if is_kept else "float32")
         case gymnasium.spaces.Dict():
-            return Dict([(str(key), as_space(part, f"{name} {key!r}:")) for key, part in space.spaces.items()])
+            return _as_dict(space, name)
         case gymnasium.spaces.Tuple():
             return Tuple([as_space(part, f"{name} {index}:") for index, part in enumerate(space.spaces)])
     raise LudusError(
-        f"{name} {space} is not supported; Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them are"
+        f"{name} {type(space).__name__} is not supported; Box, Discrete, MultiDiscrete, MultiBinary, and Dict and "
+        "Tuple of them are"
     )
+
+
+def _as_dict(space: gymnasium.spaces.Dict, name: str) -> Dict:
+    """Translate what can be; if a part cannot, say how to leave it out."""
+    parts: dict[str, Space] = {}
+    refused: list[LudusError] = []
+    for key, part in space.spaces.items():
+        try:
+            parts[str(key)] = as_space(part, f"{name} {key!r}:")
+        except LudusError as error:
+            refused.append(error)
+    if refused:
+        hint = ""
+        if parts and name.endswith("observation space"):
+            wrapper = f"{{name:gymnasium.wrappers:FilterObservation,filter_keys:[{','.join(parts)}]}}"
+            hint = f"; leave it out: 'env_wrappers=[{wrapper}]'"
+        raise LudusError(f"{refused[0]}{hint}")
+    return Dict(list(parts.items()))
 
 
 def known_ids() -> list[str]:
@@ -305,9 +328,28 @@ def _make_by_id(id: str, options: dict[str, Any], registered: Any) -> gymnasium.
         close = difflib.get_close_matches(id, known_ids(), 3)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise LudusError(f"env={id}: no such environment{hint}") from error
-    except (TypeError, ValueError, AssertionError) as error:
-        message = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise LudusError(f"env_options={options}: {id} does not take them ({message})") from error
+    except Exception as error:  # whatever the environment's own code raises
+        if options and isinstance(error, TypeError | ValueError | AssertionError):
+            raise LudusError(f"env_options={options}: {id} does not take them ({_reason(error)})") from error
+        raise LudusError(f"env={id}: cannot be made ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return an exception in one line; one without words by the line of code that raised it."""
+    if str(error).strip():
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}: {frame.line}"
+
+
+def _check_version(id: str) -> None:
+    """Refuse an id without a version, for which Gymnasium would take whatever is the latest by now."""
+    if id in gymnasium.registry:
+        return
+    stem = f"{id}-v"
+    versions = [int(known.removeprefix(stem)) for known in known_ids() if re.fullmatch(rf"{re.escape(stem)}\d+", known)]
+    if versions:
+        raise LudusError(f"env={id}: names no version; did you mean {stem}{max(versions)}?")
 
 
 def _make_by_call(make: Callable[..., Any], options: dict[str, Any]) -> gymnasium.Env:

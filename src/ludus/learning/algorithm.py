@@ -136,6 +136,9 @@ def _check_type(field: dataclasses.Field, value: Any) -> None:
         wanted = "a network such as ludus.MLP()" if field.name == "network" else f"a value like {default}, not a text"
     elif value is None and default is not None:
         wanted = f"a value like {default}"
+    elif (callable(value) or isinstance(value, dict | list | set)) and isinstance(default, Real):
+        schedule = "; a schedule goes into `optimizer`" if field.name == "learning_rate" else ""
+        wanted = f"a value like {default}, not a {type(value).__name__}{schedule}"
     elif isinstance(default, bool) and not isinstance(value, bool):
         wanted = "True or False"
     elif isinstance(default, int) and not isinstance(default, bool) and not isinstance(value, Integral):

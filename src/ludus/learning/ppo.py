@@ -215,8 +215,9 @@ class PPO:
             )
         if self.batch_size % spec.num_envs:
             raise LudusError(f"num_envs={spec.num_envs}: must divide algorithm.batch_size={self.batch_size}")
-        length = self.rollout_length(spec.num_envs)
-        if network_for(self.network, spec).has_memory and (self.minibatch_size // self.accumulation_steps) % length:
+        length, network = self.rollout_length(spec.num_envs), network_for(self.network, spec)
+        network.check_actor_critic()
+        if network.has_memory and (self.minibatch_size // self.accumulation_steps) % length:
             raise LudusError(
                 f"algorithm.minibatch_size={self.minibatch_size}: with a memory, minibatches are whole environments, "
                 f"so every part must be a multiple of batch_size / num_envs = {length}"

@@ -18,7 +18,7 @@ CUSTOM = "custom"
 
 def describe(algorithm: Any) -> dict[str, Any]:
     """Return an algorithm as plain data: its name, hyperparameters and network."""
-    name = next(name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
+    name = name_of(algorithm)
     values = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
     values = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
     values["network"] = _describe_network(values["network"])
@@ -26,14 +26,26 @@ def describe(algorithm: Any) -> dict[str, Any]:
     return {"name": name, **values}
 
 
-def build(description: dict[str, Any]) -> Any:
-    """Return the algorithm of a description; what only the user's code can build is refused by name."""
+def name_of(algorithm: Any) -> str:
+    """Return the name of an algorithm; one that has none here is refused, since nothing could build it again."""
+    for name, kind in ALGORITHMS.items():
+        if type(algorithm) is kind:
+            return name
+    own, known = type(algorithm).__name__, " or ".join(f"ludus.{kind.__name__}" for kind in ALGORITHMS.values())
+    raise LudusError(
+        f"algorithm={own}: an algorithm of your own, even a subclass, cannot be trained or saved yet; it must be "
+        f"{known}"
+    )
+
+
+def build(description: dict[str, Any], instead: str = "pass it again, as load_policy(..., algorithm=...)") -> Any:
+    """Return the algorithm of a description; for what only the user's code can build, say what to do instead."""
     values = dict(description)
     name, network, optimizer = values.pop("name"), dict(values.pop("network")), values.pop("optimizer", None)
     kind = network.pop("name")
     for what, given in (("network", kind), ("optimizer", optimizer)):
         if given == CUSTOM:
-            raise LudusError(f"algorithm.{what} is your own code: pass it again, as load_policy(..., algorithm=...)")
+            raise LudusError(f"algorithm.{what} is your own code: {instead}")
     return ALGORITHMS[name](**values, network=NETWORKS[kind](**network))
 
 

@@ -29,7 +29,10 @@ class Network:
         self.offsets = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
         paths = jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(parameters))[0]
         module = nnx.merge(self.graph, parameters, self.rest)
-        self.has_memory = isinstance(module, ActorCritic) and bool(
+        self.kind = type(module).__name__
+        contract = (name for name in vars(ActorCritic) if not name.startswith("_"))
+        self.missing = [name for name in contract if not callable(getattr(module, name, None))]
+        self.has_memory = "initial_memory" not in self.missing and bool(
             jax.tree.leaves(jax.eval_shape(lambda: module.initial_memory(1)))
         )
         self.names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
@@ -38,8 +41,17 @@ class Network:
         module = self.build(self.spec, nnx.Rngs(seed))
         if not isinstance(module, nnx.Module):
             raise LudusError(f"network {self.build!r}: must build a flax.nnx.Module, got {type(module).__name__}")
+        _check_pure(module)
         graph, parameters, rest = nnx.split(module, nnx.Param, ...)
         return graph, parameters, rest
+
+    def check_actor_critic(self) -> None:
+        """Refuse a module that lacks what `ActorCritic` has."""
+        if self.missing:
+            raise LudusError(
+                f"algorithm.network={self.kind}: has no {self.missing[0]}; inherit from ludus.ActorCritic, which says "
+                "what a network must have"
+            )
 
     def initialize(self, key: jax.Array) -> Leaves:
         """Fresh parameters, in the order of `names`."""
@@ -61,6 +73,18 @@ class Network:
         """Return the inverse of `ravel`."""
         parts = jnp.split(vector, self.offsets)
         return tuple(part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True))
+
+
+def _check_pure(module: nnx.Module) -> None:
+    """Refuse layers whose answer depends on more than parameters and input: acting and learning would not agree."""
+    for path, layer in nnx.iter_modules(module):
+        is_random = isinstance(layer, nnx.Dropout) and layer.rate > 0 and not layer.deterministic
+        if is_random or (isinstance(layer, nnx.BatchNorm) and not layer.use_running_average):
+            where = ".".join(map(str, path)) or "itself"
+            raise LudusError(
+                f"algorithm.network={type(module).__name__}: its layer {where} is a {type(layer).__name__}, which is "
+                "not supported: the policy that acts and the one that learns would differ; nnx.LayerNorm is"
+            )
 
 
 @lru_cache(maxsize=64)
