@@ -60,10 +60,12 @@ NAMED = {
     "ppo plain": (ludus.PPO(network=ludus.MLP((), "tanh")), ARM),
     "ppo elu": (ludus.PPO(network=ludus.MLP((8, 8), "elu")), ARM),
     "ppo gelu": (ludus.PPO(network=ludus.MLP((8, 8), "gelu")), ARM),
+    "ppo apart": (ludus.PPO(network=ludus.MLP((8, 6), critic_hidden_sizes=(5,))), ARM),
     "ppo silu": (ludus.PPO(network=ludus.MLP((8, 8), "silu")), ARM),
     "ppo returns": (ludus.PPO(normalize_returns=True, normalize_rewards=True), ARM),
     "sac": (ludus.SAC(**SAC_OPTIONS), ARM),
     "sac normalised": (ludus.SAC(normalize_observations=True, **SAC_OPTIONS), ARM),
+    "sac apart": (ludus.SAC(replay_size=256, network=ludus.MLP((16, 8), "relu", critic_hidden_sizes=(7,))), ARM),
     "sac image": (ludus.SAC(**SAC_OPTIONS), dataclasses.replace(ARM, observation_space=BYTES)),
     "image, channels first": (
         ludus.PPO(),

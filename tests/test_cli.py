@@ -296,6 +296,12 @@ def test_evaluate_obeys_episodes_and_seed(run, trained):
     assert first != second
 
 
+def test_evaluate_samples_actions_if_asked_to(run, trained):
+    code, out, err = run("evaluate", str(trained), "--stochastic")
+    assert (code, err) == (0, "")
+    assert out == run("evaluate", str(trained), "--stochastic")[1] != run("evaluate", str(trained))[1]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

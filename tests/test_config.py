@@ -111,6 +111,12 @@ def test_networks_are_chosen_and_shaped_by_configuration():
     assert mlp.network == ludus.MLP((64, 128, 256), "relu")
     gru = algorithm_of("algorithm/network=gru", "algorithm.network.memory_size=8")
     assert gru.network == ludus.GRU(memory_size=8)
+    apart = algorithm_of("algorithm.network.critic_hidden_sizes=[256,64]")
+    assert apart.network == ludus.MLP(critic_hidden_sizes=(256, 64))
+    assert registry.build(registry.describe(apart)) == apart
+    assert algorithm_of("algorithm.network.critic_hidden_sizes=null").network == ludus.MLP()
+    with pytest.raises(LudusError, match="critic_hidden_sizes=64: must be of type list of int or null"):
+        algorithm_of("algorithm.network.critic_hidden_sizes=64")
 
 
 TOY_NETWORK = ludus.MLP((8,), "relu")
@@ -225,6 +231,8 @@ def test_help_gives_every_key_a_type_a_default_and_a_meaning():
             "algorithm.network",
             "algorithm.optimizer",
         }
-    networks = {f"algorithm.network.{name}" for name in ("hidden_sizes", "activation", "memory_size")}
+    networks = {
+        f"algorithm.network.{name}" for name in ("hidden_sizes", "activation", "critic_hidden_sizes", "memory_size")
+    }
     assert lines.keys() == names | networks | {"algorithm/network"}
     assert all(len(words) > 4 for words in lines.values())

@@ -1,10 +1,15 @@
-"""Evaluation: seeded, greedy, one episode each, whatever the number of environments."""
+"""Evaluation: seeded, greedy or sampled, one episode each, whatever the number of environments."""
 
+import dataclasses
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import ludus
 from ludus.envs.probes import PROBES
+from ludus.spaces import Box, Discrete
+from ludus.types import Step
 
 ENVS = ["jax:CartPole-v1", "gym:CartPole-v1"]
 
@@ -79,3 +84,87 @@ def test_what_does_not_fit_is_refused():
         ludus.evaluate(policy, env, seed=-1)
     with pytest.raises(ludus.LudusError, match=r"its observation space .* is not the policy's"):
         ludus.evaluate(policy, ludus.make_env("Acrobot-v1", 4))
+
+
+# Sampled actions
+
+
+class Bandit(ludus.Environment):
+    """Pays the number of the arm that is pulled, once."""
+
+    observation_space, action_space = Box(-1.0, 1.0, (1,)), Discrete(3)
+
+    def reset(self, key):
+        return (), jnp.ones(1)
+
+    def step(self, state, action, key):
+        return (), Step(jnp.ones(1), action.astype(jnp.float32), jnp.bool_(True))
+
+
+def leaning(env, weights) -> ludus.Policy:
+    """A policy that pulls each arm as often as its weight says."""
+    algorithm = ludus.PPO(batch_size=64, minibatch_size=32)
+    policy = ludus.Trainer(algorithm, env, ludus.Settings(eval_frequency=0, verbose=False)).policy
+    names = policy.state.network.names
+    parameters = [jnp.zeros_like(leaf) for leaf in policy.state.parameters]
+    parameters[names.index("actor_head/layer/bias")] = jnp.log(jnp.array(weights))
+    return dataclasses.replace(policy, state=dataclasses.replace(policy.state, parameters=tuple(parameters)))
+
+
+def test_sampled_episodes_follow_the_policys_probabilities_and_greedy_ones_its_choice():
+    env = ludus.make_env(Bandit(), 4)
+    policy = leaning(env, [0.5, 0.2, 0.3])
+    assert not ludus.evaluate(policy, env, episodes=10).returns.any()
+    returns = ludus.evaluate(policy, env, episodes=20_000, deterministic=False).returns
+    shares = np.bincount(returns.astype(int), minlength=3) / len(returns)
+    np.testing.assert_allclose(shares, [0.5, 0.2, 0.3], atol=5 * np.sqrt(0.25 / len(returns)))
+
+
+@pytest.mark.parametrize("env", ENVS)
+def test_sampled_episodes_depend_on_the_seed_and_their_number_alone(env):
+    few, many = ludus.make_env(env, 2), ludus.make_env(env, 8)
+    policy = policy_for(few)
+    lengths = ludus.evaluate(policy, few, episodes=9, seed=5, deterministic=False).lengths
+    np.testing.assert_array_equal(lengths, ludus.evaluate(policy, many, 9, 5, deterministic=False).lengths)
+    np.testing.assert_array_equal(lengths[:4], ludus.evaluate(policy, few, 4, 5, deterministic=False).lengths)
+    assert len(set(lengths.tolist())) > 3, "episodes do not share their noise"
+    assert (lengths != ludus.evaluate(policy, few, 9, 5).lengths).any()
+    assert (lengths != ludus.evaluate(policy, few, 9, 6, deterministic=False).lengths).any()
+
+
+def test_a_policy_samples_by_its_probabilities_and_by_its_seed():
+    policy = leaning(ludus.make_env(Bandit(), 4), [0.5, 0.2, 0.3])
+    obs = np.ones((20_000, 1), np.float32)
+    assert not policy(obs).any()
+    actions = policy(obs, deterministic=False, seed=3)
+    shares = np.bincount(actions, minlength=3) / len(actions)
+    np.testing.assert_allclose(shares, [0.5, 0.2, 0.3], atol=5 * np.sqrt(0.25 / len(actions)))
+    np.testing.assert_array_equal(actions, policy(obs, deterministic=False, seed=3))
+    assert (actions != policy(obs, deterministic=False, seed=4)).any()
+    assert (policy(obs, deterministic=False) != policy(obs, deterministic=False)).any()
+    assert policy(obs[0], deterministic=False).shape == ()
+    with pytest.raises(ludus.LudusError, match="seed=3: goes with deterministic=False"):
+        policy(obs, seed=3)
+
+
+def test_sac_samples_from_its_actor_even_before_the_warm_up_is_over():
+    """Warm-up is for training; the first actor's deviation is about 1, so that tanh leaves a third beyond 0.76."""
+    env = ludus.make_env("Pendulum-v1", 2)
+    policy = ludus.Trainer(ludus.SAC(), env, ludus.Settings(eval_frequency=0, verbose=False)).policy
+    assert policy.state.warmup_left > 0
+    obs = np.tile(np.array([1.0, 0.0, 0.0], np.float32), (20_000, 1))
+    distribution = policy.algorithm.decide(policy.state, (), obs[:1])[1]
+    mean, std = float(distribution.mean[0, 0]), float(np.exp(distribution.log_std[0, 0]))
+    drawn = np.arctanh(policy(obs, deterministic=False, seed=0)[:, 0].astype(np.float64) / 2)
+    assert abs(drawn.mean() - mean) < 5 * std / np.sqrt(len(drawn))
+    assert abs(drawn.std() / std - 1) < 5 / np.sqrt(2 * len(drawn))
+
+
+def test_a_recurrent_policy_samples_with_its_memory():
+    env = ludus.make_env(PROBES["memory"](), 4)
+    policy = policy_for(env, network=ludus.GRU(memory_size=8, hidden_sizes=(4,)))
+    greedy, memory = policy(np.ones((3, 1)), policy.initial_memory(3))
+    sampled, other = policy(np.ones((3, 1)), policy.initial_memory(3), deterministic=False)
+    assert greedy.shape == sampled.shape == (3,)
+    np.testing.assert_array_equal(memory, other)
+    assert len(ludus.evaluate(policy, env, episodes=5, deterministic=False).returns) == 5

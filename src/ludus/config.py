@@ -7,9 +7,11 @@ bottom to top: defaults, the preset of the environment and algorithm, the user's
 
 import ast
 import difflib
+import functools
 import inspect
 import itertools
 import json
+import operator
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -91,10 +93,8 @@ class Setting(NamedTuple):
         """The type in words."""
         args = get_args(self.type)
         if type(None) in args:
-            return f"{args[0].__name__} or null"
-        if isinstance(self.type, UnionType):
-            return " or ".join(kind.__name__ for kind in args)
-        return f"list of {args[0].__name__}" if get_origin(self.type) is list else self.type.__name__
+            return f"{_type_name(args[0])} or null"
+        return " or ".join(map(_type_name, args)) if isinstance(self.type, UnionType) else _type_name(self.type)
 
 
 def compose(overrides: Sequence[str]) -> TrainConfig:
@@ -253,10 +253,22 @@ def _settings(source: Any, prefix: str) -> list[Setting]:
     for f in sorted(fields(source), key=lambda f: f.name not in type(source).__annotations__):
         if f.name not in ("network", *PARTS) and f.metadata.get("configurable", True):
             hint, default = hints[f.name], getattr(source, f.name)
-            if get_origin(hint) is tuple:  # OmegaConf has lists only; the dataclasses make tuples of them again
-                hint, default = list.__class_getitem__(get_args(hint)[0]), list(default)
-            made.append(Setting(prefix + f.name, hint, default, f.metadata.get("meaning") or docs.get(f.name, "")))
+            # OmegaConf has lists only; the dataclasses make tuples of them again.
+            default = list(default) if isinstance(default, tuple) else default
+            meaning = f.metadata.get("meaning") or docs.get(f.name, "")
+            made.append(Setting(prefix + f.name, _with_lists(hint), default, meaning))
     return made
+
+
+def _with_lists(hint: Any) -> Any:
+    """Return a type with lists for tuples."""
+    if isinstance(hint, UnionType):
+        return functools.reduce(operator.or_, map(_with_lists, get_args(hint)))
+    return list.__class_getitem__(get_args(hint)[0]) if get_origin(hint) is tuple else hint
+
+
+def _type_name(kind: Any) -> str:
+    return f"list of {get_args(kind)[0].__name__}" if get_origin(kind) is list else kind.__name__
 
 
 def _field_docs(kind: type) -> dict[str, str]:

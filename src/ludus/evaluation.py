@@ -1,4 +1,4 @@
-"""Evaluation: greedy episodes on separate, seeded environments. Training state and statistics are never touched."""
+"""Evaluation: episodes on separate, seeded environments. Training state and statistics are never touched."""
 
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -10,7 +10,7 @@ import numpy as np
 from ludus.policy import Policy
 from ludus.rollout import runner
 from ludus.seeding import stream
-from ludus.types import LudusError
+from ludus.types import LudusError, Mode
 
 MAX_EPISODE_STEPS = 100_000
 """An episode that never ends by itself is cut here, so that an evaluation always ends."""
@@ -47,8 +47,8 @@ class Evaluation:
         )
 
 
-def evaluate(policy: Policy, env: Any, episodes: int = 100, seed: int = 0) -> Evaluation:
-    """Play greedy episodes and return what they came to.
+def evaluate(policy: Policy, env: Any, episodes: int = 100, seed: int = 0, *, deterministic: bool = True) -> Evaluation:
+    """Play episodes and return what they came to: greedy ones, or with sampled actions if not `deterministic`.
 
     The same policy, environment, number and seed give the same answer. Episode `i` starts alike however many
     environments run side by side; its numbers may differ in the last bits, since a batch of another size is rounded
@@ -59,7 +59,8 @@ def evaluate(policy: Policy, env: Any, episodes: int = 100, seed: int = 0) -> Ev
         raise LudusError(f"episodes={episodes}: must be an integer of at least 1")
     if not isinstance(seed, Integral) or seed < 0:
         raise LudusError(f"seed={seed}: must be an integer of at least 0")
-    return evaluate_state(policy.algorithm, policy.state, env, stream(seed, "evaluation"), episodes)
+    mode: Mode = "greedy" if deterministic else "sample"
+    return evaluate_state(policy.algorithm, policy.state, env, stream(seed, "evaluation"), episodes, mode=mode)
 
 
 def check_match(policy: Policy, env: Any) -> None:
@@ -77,7 +78,13 @@ def check_match(policy: Policy, env: Any) -> None:
 
 
 def evaluate_state(
-    algorithm: Any, policy: Any, env: Any, key: jax.Array, episodes: int, lanes: int | None = None
+    algorithm: Any,
+    policy: Any,
+    env: Any,
+    key: jax.Array,
+    episodes: int,
+    lanes: int | None = None,
+    mode: Mode = "greedy",
 ) -> Evaluation:
     """Evaluate a policy that is not wrapped in a `Policy` yet; `lanes` sizes the compiled program."""
-    return Evaluation(*runner(env).play(algorithm, env, policy, key, episodes, MAX_EPISODE_STEPS, lanes))
+    return Evaluation(*runner(env).play(algorithm, env, policy, key, episodes, MAX_EPISODE_STEPS, lanes, mode))

@@ -1,5 +1,7 @@
 """A trained policy: what it is, how it is saved, how it is loaded. One file holds all of it, normaliser included."""
 
+import secrets
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,8 @@ import jax
 import numpy as np
 
 from ludus.learned import Learned, load, save
+from ludus.seeding import stream
+from ludus.types import LudusError
 
 FORMAT = "ludus-policy-1"
 FINAL = Path("policies") / "final_actor.safetensors"
@@ -16,15 +20,25 @@ BEST = Path("policies") / "best_return_pi_ckpt.safetensors"
 class Policy(Learned):
     """A policy that can act on its own: call it with an observation, or a batch of them."""
 
-    def __call__(self, obs: Any, memory: Any = None) -> Any:
-        """Return the greedy action for one observation or a batch; with a memory, `(action, memory)`.
+    def __call__(self, obs: Any, memory: Any = None, *, deterministic: bool = True, seed: int | None = None) -> Any:
+        """Return the action for one observation or a batch; with a memory, `(action, memory)`.
 
-        A `ludus.Masked` observation says which actions are allowed.
-        A recurrent policy is called with `memory=policy.initial_memory()` first, then with what it returned.
+        Args:
+            obs: one observation or a batch; a `ludus.Masked` one says which actions are allowed.
+            memory: of a recurrent policy: `policy.initial_memory()` at first, then what it returned.
+            deterministic: take the greedy action; False samples from the policy's distribution.
+            seed: decides what is sampled, so give another one at each step; None takes chance as it comes.
         """
+        if deterministic and seed is not None:
+            raise LudusError(f"seed={seed}: goes with deterministic=False; a greedy action leaves nothing to chance")
         batch, single = self.as_batch(obs)
-        start = self.initial_memory(len(jax.tree.leaves(batch)[0])) if memory is None else memory
-        new_memory, action = _greedy(self.algorithm, self.state, start, batch)
+        count = len(jax.tree.leaves(batch)[0])
+        start = self.initial_memory(count) if memory is None else memory
+        if deterministic:
+            new_memory, action = _greedy(self.algorithm, self.state, start, batch)
+        else:
+            key = stream(secrets.randbits(64) if seed is None else seed, "sample")
+            new_memory, action = _sampled(self.algorithm, self.state, start, batch, key, count)
         action = jax.tree.map(lambda x: np.asarray(x)[0] if single else np.asarray(x), action)
         return action if memory is None else (action, new_memory)
 
@@ -32,6 +46,11 @@ class Policy(Learned):
 @jax.jit
 def _greedy(algorithm: Any, state: Any, memory: Any, obs: Any) -> tuple[Any, Any]:
     return algorithm.act(state, memory, obs, None, "greedy")[:2]
+
+
+@partial(jax.jit, static_argnames=("count",))
+def _sampled(algorithm: Any, state: Any, memory: Any, obs: Any, key: jax.Array, count: int) -> tuple[Any, Any]:
+    return algorithm.act(state, memory, obs, algorithm.noise(state, key, (count,)), "sample")[:2]
 
 
 def save_policy(policy: Policy, path: Path) -> None:

@@ -20,15 +20,15 @@ def stream(seed: int, purpose: str) -> jax.Array:
     return jax.random.wrap_key_data(jax.device_put(words), impl=IMPLEMENTATION)
 
 
-def spread(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return a distinct key for each index of `shape`, without hashing.
+def spread(key: jax.Array, shape: tuple[int, ...], first: Any = 0) -> jax.Array:
+    """Return a distinct key for each index of `shape`, without hashing; indices count from `first` on.
 
     Threefry is a family of random functions, one for each key: keys need be distinct, not random (Salmon et al.
     2011). `jax.random.split` would hash once more, which a short program notices in compile and in run time.
     Never spread a key that was spread: the results would collide.
     """
     words = jax.random.key_data(key)
-    index = jnp.arange(int(np.prod(shape)), dtype=jnp.uint32).reshape(shape)
+    index = jnp.arange(int(np.prod(shape)), dtype=jnp.uint32).reshape(shape) + first
     data = jnp.stack([jnp.broadcast_to(words[0], shape), words[1] ^ index], axis=-1)
     return jax.random.wrap_key_data(data, impl=IMPLEMENTATION)
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-Mode = Literal["explore", "greedy"]
+Mode = Literal["explore", "sample", "greedy"]
+"""How to act: as training does, by chance as the policy says, or by what it holds best."""
 
 
 class LudusError(Exception):

@@ -13,6 +13,7 @@ from ludus.networks.distributions import Categorical, Gaussian
 from ludus.networks.layers import ACTIVATIONS, as_vector, to_environment
 from ludus.networks.memory import one_step_each, through_time
 from ludus.networks.network import Leaves, Network, network_for
+from ludus.networks.soft_actor_critic import ActorOf, CriticOf
 from ludus.spaces import Box, Discrete
 from ludus.types import LudusError, Spec
 
@@ -64,6 +65,23 @@ def test_hidden_sizes_are_the_widths_of_the_layers_of_actor_and_critic():
         layers = [shapes[f"{who}_torso/layers/{i}/kernel"] for i in range(3)]
         assert layers == [(3, 64), (64, 128), (128, 256)]
         assert shapes[f"{who}_head/layer/kernel" if who == "actor" else "critic_head/kernel"] == (256, outputs)
+
+
+@pytest.mark.requirement("S4.7")
+@pytest.mark.parametrize("apart", [(7,), (), (5, 4, 3)], ids=str)
+def test_actor_and_critic_may_have_layers_of_their_own(apart):
+    def widths(build, torso):
+        network = network_for(build, CONTINUOUS)
+        shapes = dict(zip(network.names, network.shapes, strict=True))
+        return [shape[1] for name, shape in shapes.items() if name.startswith(torso) and name.endswith("kernel")]
+
+    for config in (MLP((6, 4), critic_hidden_sizes=list(apart)), GRU(3, (6, 4), critic_hidden_sizes=list(apart))):
+        assert widths(config, "actor_torso") == [6, 4]
+        assert widths(config, "critic_torso") == list(apart)
+    config = MLP((6, 4), "relu", apart)
+    assert widths(ActorOf(config), "torso") == [6, 4]
+    assert widths(CriticOf(config), "torso") == list(apart)
+    assert network_for(MLP((6, 4)), CONTINUOUS).size == network_for(MLP((6, 4), "tanh", (6, 4)), CONTINUOUS).size
 
 
 @pytest.mark.requirement("S4.7")
@@ -245,6 +263,7 @@ def test_only_networks_with_memory_say_so():
         (lambda: MLP((0,)), "hidden_sizes"),
         (lambda: MLP((64.0,)), "hidden_sizes"),
         (lambda: GRU(hidden_sizes=(-1,)), "hidden_sizes"),
+        (lambda: MLP(critic_hidden_sizes=(8, 0)), r"critic_hidden_sizes=\[8, 0\]: every size must be a positive"),
         (lambda: MLP(activation="sigmoid"), "activation='sigmoid'"),
         (lambda: GRU(memory_size=0), "memory_size=0"),
         (lambda: network_for(lambda spec, rngs: "no module", DISCRETE), "flax.nnx.Module"),

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 def evaluate(words: list[str]) -> int:
     """Play a policy and say what it reached."""
-    parser = Parser(prog="ludus evaluate", description="Play greedy episodes with the final policy of a run.")
+    parser = Parser(prog="ludus evaluate", description="Play episodes with the final policy of a run.")
     where = "run folder (default: the newest in runs/), or a model that MLflow knows, such as models:/NAME@champion"
     parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help=where)
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="decides how each begins (default: 0)")
+    parser.add_argument("--stochastic", action="store_true", help="sample actions from the policy (default: greedy)")
     parser.add_argument("--env", metavar="ID", help="play elsewhere than where it was trained")
     parser.add_argument("--checkpoint", metavar="STEP", help="latest, best or a step, instead of the final policy")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -36,7 +37,7 @@ def evaluate(words: list[str]) -> int:
     else:
         env = make_env(given.env, config.get("num_envs") or 1)
     with contextlib.closing(env):
-        evaluation = evaluated(policy, env, given.episodes, given.seed)
+        evaluation = evaluated(policy, env, given.episodes, given.seed, deterministic=not given.stochastic)
     if given.csv is not None:
         _write_episodes(given.csv, evaluation)
     print(json.dumps(evaluation.summary()) if given.json else evaluation)

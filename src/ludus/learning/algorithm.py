@@ -61,7 +61,8 @@ class Algorithm(Protocol):
     def act(self, policy: Any, memory: Any, obs: Any, noise: Any, mode: Mode) -> tuple[Any, Any, Any]:
         """Choose actions for a batch `[n, ...]`: new memory, actions for the environment, extras for `update`.
 
-        `noise` is one row `[n, ...]` of what `noise` drew; in greedy mode it is None.
+        `noise` is one row `[n, ...]` of what `noise` drew; in greedy mode it is None. To sample is to explore without
+        anything that only training does, such as SAC's warm-up.
         """
         ...
 

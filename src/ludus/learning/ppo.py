@@ -259,7 +259,7 @@ class PPO:
         return sampling_noise(policy.network.spec.action_space, key, shape)
 
     def act(self, policy: PPOPolicy, memory: Any, obs: Any, noise: Any, mode: Mode) -> tuple[Any, Any, Any]:
-        """Sample (explore) or take the mode (greedy); the sample is kept as it was before clipping to the bounds."""
+        """Sample, or take the mode (greedy); the sample is kept as it was before clipping to the bounds."""
         memory, distribution = self.decide(policy, memory, obs)
         sample = distribution.mode() if mode == "greedy" else distribution.sample(noise)
         extras = {"sample": sample, "log_prob": distribution.log_prob(sample)}

@@ -227,12 +227,13 @@ class SAC:
         )
 
     def act(self, policy: SACPolicy, memory: Any, obs: Any, noise: Any, mode: Mode) -> tuple[Any, Any, Any]:
-        """Sample (explore; uniformly while warming up) or take the mean (greedy), squashed into the bounds."""
+        """Sample (to explore, uniformly while warming up) or take the mean (greedy), squashed into the bounds."""
         memory, distribution = self.decide(policy, memory, obs)
         if mode == "greedy":
             action = distribution.squash(distribution.mode())
         else:
             action = distribution.squash(distribution.sample(noise.normal))
+        if mode == "explore":
             action = jnp.where(noise.is_warmup[:, None], noise.uniform, action)
         return memory, to_environment(policy.network.spec.action_space, action), {"unit_action": action}
 

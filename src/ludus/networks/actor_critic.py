@@ -66,13 +66,13 @@ class MLPActorCritic(ActorCritic):
     Only the convolutions over images are shared (detail 21 of PPO): they cost most, and see the same.
     """
 
-    def __init__(self, spec: Spec, hidden_sizes: tuple[int, ...], activation: str, *, rngs: nnx.Rngs):
+    def __init__(self, spec: Spec, config: "MLP", *, rngs: nnx.Rngs):
         """Build both networks for the spaces of `spec`."""
         generator = generator_from(rngs)
         self.encoder = Encoder(spec.observation_space, generator)
-        self.actor_torso = Torso(self.encoder.outputs, hidden_sizes, activation, generator)
+        self.actor_torso = Torso(self.encoder.outputs, config.hidden_sizes, config.activation, generator)
         self.actor_head = ActionHead(self.actor_torso.outputs, spec.action_space, rngs=rngs)
-        self.critic_torso = Torso(self.encoder.outputs, hidden_sizes, activation, generator)
+        self.critic_torso = Torso(self.encoder.outputs, critic_sizes(config), config.activation, generator)
         self.critic_head = Linear(self.critic_torso.outputs, 1, 1.0, generator)
 
     def remember(self, memory: Any, obs: Any) -> tuple[Any, jax.Array]:
@@ -101,7 +101,7 @@ class GRUActorCritic(ActorCritic):
         self.from_memory = Linear(self.size, 3 * self.size, 1.0, generator)
         self.actor_torso = Torso(self.size, config.hidden_sizes, config.activation, generator)
         self.actor_head = ActionHead(self.actor_torso.outputs, spec.action_space, rngs=rngs)
-        self.critic_torso = Torso(self.size, config.hidden_sizes, config.activation, generator)
+        self.critic_torso = Torso(self.size, critic_sizes(config), config.activation, generator)
         self.critic_head = Linear(self.critic_torso.outputs, 1, 1.0, generator)
 
     def initial_memory(self, n: int) -> jax.Array:
@@ -134,6 +134,8 @@ class MLP:
     """Width of each hidden layer, e.g. [64, 128, 256]."""
     activation: str = "tanh"
     """Nonlinearity after each hidden layer: tanh, relu, elu, gelu or silu."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Width of each hidden layer of the critic; null: as the actor's."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -141,7 +143,7 @@ class MLP:
 
     def __call__(self, spec: Spec, rngs: nnx.Rngs) -> ActorCritic:
         """Build the network."""
-        return MLPActorCritic(spec, self.hidden_sizes, self.activation, rngs=rngs)
+        return MLPActorCritic(spec, self, rngs=rngs)
 
     def soft_actor(self, spec: Spec, rngs: nnx.Rngs) -> SoftActor:
         """Build SAC's actor."""
@@ -149,7 +151,7 @@ class MLP:
 
     def soft_critic(self, spec: Spec, rngs: nnx.Rngs) -> SoftCritic:
         """Build one of SAC's critics."""
-        return SoftCritic(spec, self.hidden_sizes, self.activation, rngs=rngs)
+        return SoftCritic(spec, critic_sizes(self), self.activation, rngs=rngs)
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,8 @@ class GRU:
     """Width of each hidden layer after the memory."""
     activation: str = "tanh"
     """Nonlinearity after each hidden layer: tanh, relu, elu, gelu or silu."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Width of each hidden layer of the critic after the memory; null: as the actor's."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -179,11 +183,18 @@ NETWORKS: dict[str, type] = {"mlp": MLP, "gru": GRU}
 NetworkBuilder = Callable[[Spec, nnx.Rngs], ActorCritic]
 
 
+def critic_sizes(config: MLP | GRU) -> tuple[int, ...]:
+    """Return the widths of the critic's hidden layers."""
+    return config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
+
+
 def _check_torso(config: MLP | GRU) -> None:
-    object.__setattr__(config, "hidden_sizes", tuple(config.hidden_sizes))  # a list from a config file is welcome
-    if not all(isinstance(size, int) and size > 0 for size in config.hidden_sizes):
-        raise LudusError(
-            f"algorithm.network.hidden_sizes={list(config.hidden_sizes)}: every size must be a positive integer"
-        )
+    for name in ("hidden_sizes", "critic_hidden_sizes"):
+        sizes = getattr(config, name)
+        if sizes is None and name == "critic_hidden_sizes":
+            continue
+        object.__setattr__(config, name, tuple(sizes))  # a list from a config file is welcome
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise LudusError(f"algorithm.network.{name}={list(sizes)}: every size must be a positive integer")
     if config.activation not in ACTIVATIONS:
         raise LudusError(f"algorithm.network.activation={config.activation!r}: must be one of {', '.join(ACTIVATIONS)}")

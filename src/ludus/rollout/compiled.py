@@ -11,9 +11,10 @@ import numpy as np
 from ludus.compilation import Options, compiler_options, jit
 from ludus.envs.base import HostStep
 from ludus.envs.vector import Draw, EpisodeSoFar, VectorEnv, VectorState
+from ludus.rollout.sampling import episode_noise, sampling_key
 from ludus.rows import Layout, choose_rows
 from ludus.seeding import spread
-from ludus.types import EpisodeStats, Rollout, RolloutKeys, Transition
+from ludus.types import EpisodeStats, Mode, Rollout, RolloutKeys, Transition
 
 Body = Callable[[Any, Any, Any], tuple[Any, dict[str, Any]]]
 
@@ -124,10 +125,17 @@ def compile_update(update: Callable, options: Options, donate: tuple[str, ...]) 
 
 
 def _play(
-    algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array, episodes: jax.Array, lanes: int, max_steps: int
+    algorithm: Any,
+    env: VectorEnv,
+    policy: Any,
+    key: jax.Array,
+    episodes: jax.Array,
+    lanes: int,
+    max_steps: int,
+    mode: Mode,
 ) -> EpisodeSoFar:
-    """One greedy episode in each of `lanes` copies, of which the first `episodes` count; no transition is kept."""
-    start_key, step_key = jax.random.split(key)
+    """One episode in each of `lanes` copies, of which the first `episodes` count; no transition is kept."""
+    (start_key, step_key), noise_key = jax.random.split(key), sampling_key(key)
     env = env.remake(lanes)
     state = env.reset(spread(start_key, (lanes,)))
     memory = algorithm.initial_memory(policy, lanes)
@@ -139,7 +147,8 @@ def _play(
 
     def step(carry: Any) -> Any:
         t, state, memory, active, episode = carry
-        memory, action, _ = algorithm.act(policy, memory, state.obs, None, "greedy")
+        noise = None if mode == "greedy" else episode_noise(algorithm, policy, noise_key, t, lanes)
+        memory, action, _ = algorithm.act(policy, memory, state.obs, noise, mode)
         keys = spread(jax.random.fold_in(step_key, t), (lanes,))
         # An ended copy needs no fresh start: whatever it does from then on is not counted.
         state, outcome = env.step(state, action, Draw(keys, (state.env, state.obs)))
@@ -152,15 +161,22 @@ def _play(
 
 
 def play(
-    algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array, episodes: int, max_steps: int, lanes: int | None = None
+    algorithm: Any,
+    env: VectorEnv,
+    policy: Any,
+    key: jax.Array,
+    episodes: int,
+    max_steps: int,
+    lanes: int | None = None,
+    mode: Mode = "greedy",
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Play greedy episodes side by side, one in each lane; return their returns, their lengths, and their info's means.
+    """Play episodes side by side, one in each lane; return their returns, their lengths, and their info's means.
 
     `lanes` is the size of the compiled program: fewer episodes than lanes reuse it.
     """
     lanes = max(lanes or 0, episodes)
-    program = jit(_play, compiler_options(0), static=("env", "lanes", "max_steps"))
-    played = jax.device_get(program(algorithm, env, policy, key, np.int32(episodes), lanes, max_steps))
+    program = jit(_play, compiler_options(0), static=("env", "lanes", "max_steps", "mode"))
+    played = jax.device_get(program(algorithm, env, policy, key, np.int32(episodes), lanes, max_steps, mode))
     played = jax.tree.map(lambda x: x[:episodes], played)
     return played.episode_return, played.episode_length, _info_figures(played)
 

@@ -12,6 +12,7 @@ import numpy as np
 from ludus.compilation import Options, jit
 from ludus.envs.base import HostEnv, HostStep
 from ludus.envs.episode_info import InfoMeans, episode_figures
+from ludus.rollout.sampling import episode_noise, sampling_key
 from ludus.rows import Layout, choose_rows
 from ludus.types import EpisodeStats, LudusError, Mode, Rollout, RolloutKeys, Transition
 
@@ -224,9 +225,16 @@ def _episode_stats(steps: Transition, returns: np.ndarray, lengths: np.ndarray) 
 
 
 def play(
-    algorithm: Any, env: HostEnv, policy: Any, key: jax.Array, episodes: int, max_steps: int, lanes: int | None = None
+    algorithm: Any,
+    env: HostEnv,
+    policy: Any,
+    key: jax.Array,
+    episodes: int,
+    max_steps: int,
+    lanes: int | None = None,
+    mode: Mode = "greedy",
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Play greedy episodes on separate environments; episode `i` depends on the key and `i` alone."""
+    """Play episodes on separate environments; episode `i` depends on the key and `i` alone."""
     if episodes == 0:
         return np.zeros(0, np.float32), np.zeros(0, np.int32), {}
     n = min(episodes, env.num_envs)
@@ -238,9 +246,12 @@ def play(
             count = min(n, episodes - first)
             # A short last batch is filled up; what the extra environments do is not counted.
             seeds, active = seeds_from(key, n, first), np.arange(n) < count
+            noise = (
+                None if mode == "greedy" else partial(_episode_noise, algorithm, policy, sampling_key(key), first, n)
+            )
             played = None
             for _ in range(REPLAYS + 1):
-                played = played or _play_batch(algorithm, separate, policy, seeds, active, max_steps)
+                played = played or _play_batch(algorithm, separate, policy, seeds, active, max_steps, noise)
             if played is None:
                 raise LudusError(
                     f"{env.id}: an evaluation episode broke {REPLAYS + 1} times (episodes {first} to "
@@ -254,18 +265,34 @@ def play(
     return returns, lengths, info
 
 
+@partial(jax.jit, static_argnames=("count",))
+def _episode_noise(algorithm: Any, policy: Any, key: jax.Array, first: Any, count: int, t: Any) -> Any:
+    """Noise for one step as `_act` reads it: `[1, count, ...]`."""
+    return jax.tree.map(lambda x: x[None], episode_noise(algorithm, policy, key, t, count, first))
+
+
 def _play_batch(
-    algorithm: Any, env: HostEnv, policy: Any, seeds: list[int], active: np.ndarray, max_steps: int
+    algorithm: Any,
+    env: HostEnv,
+    policy: Any,
+    seeds: list[int],
+    active: np.ndarray,
+    max_steps: int,
+    noise: Callable[[int], Any] | None,
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]] | None:
-    """Play one episode in each active lane; None if one of them broke. What its info did not give is NaN."""
+    """Play one episode in each active lane; None if one of them broke. What its info did not give is NaN.
+
+    `noise(t)` draws what step `t` needs to sample its actions; without it they are greedy.
+    """
     n, obs = len(seeds), env.reset(seeds)
     returns, lengths = np.zeros(n, np.float32), np.zeros(n, np.int32)
     info: dict[str, np.ndarray] = {}
     kept = np.zeros(n, bool)  # no memory is cleared on the way: each lane plays one episode
     memory, t = algorithm.initial_memory(policy, n), 0
-    layout = _layout(algorithm, policy, memory, obs, None, "greedy")
+    mode: Mode = "greedy" if noise is None else "sample"
+    layout = _layout(algorithm, policy, memory, obs, noise and noise(0), mode)
     while active.any():
-        memory, packed = _act(algorithm, policy, memory, obs, kept, None, np.int32(0), "greedy")
+        memory, packed = _act(algorithm, policy, memory, obs, kept, noise and noise(t), np.int32(0), mode)
         outcome = env.step(layout.unpack([np.array(packed)])[0])
         if outcome.broken is not None and (outcome.broken & active).any():
             return None
