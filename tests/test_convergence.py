@@ -57,7 +57,10 @@ def test_an_average_that_still_improves_does_not_keep_a_run_from_ending():
 def test_the_best_average_is_kept():
     rule, _ = fed([1, 2, 3, 9, 9, 1, 1, 1], target_return=100, window=2)
     assert rule.best_average == 9 and rule.average == 1
-    assert fed([5.0], target_return=100, window=2)[0].best_average is None
+    assert rule.best_avg_reward == 9
+    few = fed([5.0, 6.0], target_return=100, window=3)[0]
+    assert few.best_average is None and few.best_avg_reward == 5.5
+    assert fed([], target_return=100, window=2)[0].best_avg_reward is None
 
 
 def test_episodes_that_end_together_count_as_many():

@@ -101,6 +101,16 @@ class Convergence:
         episodes = sum(count for count, _ in self._recent)
         return math.fsum(total for _, total in self._recent) / episodes if episodes >= self.options.window else None
 
+    @property
+    def best_avg_reward(self) -> float | None:
+        """The highest mean of a window or, as long as none was whole, the mean of all episodes: one number for a run.
+
+        It is what the founding documents call by this name, wherever it is written.
+        """
+        if self.best_average is not None or not self._recent:
+            return self.best_average
+        return math.fsum(total for _, total in self._recent) / sum(count for count, _ in self._recent)
+
     def saw_episodes(self, count: int, total: float) -> None:
         """Take in episodes that ended together, by their number and the sum of their returns."""
         if not count or not math.isfinite(total):

@@ -1,24 +1,25 @@
 """Sending a run to MLflow: beside training, in a process of its own (`python -m ludus.track RUN`), or afterwards.
 
-The process lives as long as its standard input is open, which the training process holds; then it sends the rest, for
-a bounded time, and ends. It speaks in lines of JSON: `say` and `news` are for the user, `wait` asks for some seconds.
+The process lives as long as its standard input is open, which the training process holds; then it sends the rest, as
+long as MLflow answers, and ends. It speaks in lines of JSON: `say` and `news` are for the user, `wait` asks for some
+seconds, and from the end of the run on shows that there still is somebody.
 """
 
 import contextlib
 import fcntl
 import json
 import os
-import select
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ludus import files
-from ludus.report.performance import write_summaries
 from ludus.tracking.follower import TakenBackError
 from ludus.tracking.mlflow.cursor import FOLDER
+from ludus.tracking.mlflow.reach import answers
 from ludus.tracking.mlflow.redaction import redacted
 from ludus.tracking.mlflow.sender import Sender
 from ludus.tracking.mlflow.store import StoreError
@@ -29,10 +30,14 @@ POLL_SECONDS = 1.0
 """How often the journal is looked at."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 """Seconds between attempts while MLflow does not answer; each is twice the one before."""
-LONGEST_NAP = 2.0
+LONGEST_NAP = 0.5
 """The same when the run is over: somebody waits."""
-LAST_SECONDS = 20.0
-"""For so long nothing may have worked before a process whose run is over gives up."""
+LAST_SECONDS = 1.8
+"""For so long MLflow may not have answered before a process whose run is over gives up."""
+BEAT_SECONDS = 0.2
+"""How often such a process shows that it is there."""
+LONGEST_UPLOAD_SECONDS = 20.0
+"""What the training process is asked to wait for while a file is sent."""
 LONGEST_STEP_SECONDS = 300.0
 """What the training process is asked to wait for while policies are played."""
 TRIES = 3
@@ -80,15 +85,17 @@ class Follow:
                 failures += 1
             except TakenBackError:
                 return  # somebody has gone on with the run
-            if failures >= tries and time.monotonic() - last_success > seconds:
+            if failures >= tries and time.monotonic() - last_success > seconds - LONGEST_NAP:
                 return
             time.sleep(max(0.0, min(self._next_try - time.monotonic(), LONGEST_NAP)))
 
     def _results(self) -> None:
         """Send what the run came to, which can take a while."""
         sender = self.sender
-        _summarise(sender.run)
-        sender.send_results(lambda: self.tell(wait=LAST_SECONDS))
+        if read_identity(sender.run).get("status") in ("finished", "failed"):
+            self.tell(wait=LONGEST_UPLOAD_SECONDS)
+            _draw(sender.run)
+        sender.send_results(lambda: self.tell(wait=LONGEST_UPLOAD_SECONDS))
         if (news := _published(sender, lambda: self.tell(wait=LONGEST_STEP_SECONDS))) is not None:
             self.tell(news=news)
         sender.close()
@@ -111,19 +118,65 @@ class Follow:
         self._pause = min(LONGEST_PAUSE, 2 * self._pause)
 
 
-def follow(run: Path, lifeline: int, tell: Tell) -> None:
-    """Send a run until nobody holds the lifeline any more, and then the rest."""
-    with _only_one(run, lambda: _is_cut(lifeline, POLL_SECONDS)) as is_mine:
+class Lifeline:
+    """Tells when the run is over, and from then on ends this process as soon as MLflow has been silent for too long.
+
+    Whoever waits for a run must not wait for a server that is away: requests to one that hangs take longer than that,
+    so this is another thread's business. It has the last word, or the thread that sends has it, never both.
+    """
+
+    def __init__(self, file: int, tell: Tell, last_words: Callable[[], str]):
+        """Listen from now on; `last_words` are said if the process ends here."""
+        self.is_cut = threading.Event()
+        self._file, self._tell, self._last_words = file, tell, last_words
+        self._answered = 0.0
+        self._has_spoken = threading.Lock()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def last_word(self) -> bool:
+        """Return whether the thread that asks may say how it ended: nothing is said or done here any more then."""
+        return self._has_spoken.acquire(blocking=False)
+
+    def _listen(self) -> None:
+        while os.read(self._file, 1):
+            pass
+        self._answered = time.monotonic()
+        self.is_cut.set()
+        threading.Thread(target=self._knock, daemon=True).start()
+        while time.monotonic() - self._answered < LAST_SECONDS:
+            time.sleep(BEAT_SECONDS)
+            self._tell(wait=0.0)
+        if self.last_word():
+            self._tell(say=self._last_words())
+            os._exit(0)
+
+    def _knock(self) -> None:
+        while True:
+            if answers(LAST_SECONDS):
+                self._answered = time.monotonic()
+            time.sleep(BEAT_SECONDS)
+
+
+def follow(run: Path, file: int, tell: Tell) -> None:
+    """Send a run until nobody holds the other end of this file any more, and then the rest."""
+    sender = Sender(run)
+
+    def last_words() -> str:
+        missing = f"{rows:,} rows have" if (rows := sender.missing()) else "files and results have"
+        return f"MLflow: {missing} not arrived; ludus track {run} sends the rest"
+
+    lifeline = Lifeline(file, tell, last_words)
+    with _only_one(run, lambda: lifeline.is_cut.wait(POLL_SECONDS)) as is_mine:
         if not is_mine:
-            tell(say=f"MLflow: another process sends this run; ludus track {run} sends the rest later")
+            if lifeline.last_word():
+                tell(say=f"MLflow: another process sends this run; ludus track {run} sends the rest")
             return
-        state = Follow(Sender(run), tell)
-        while not _is_cut(lifeline, POLL_SECONDS):
+        state = Follow(sender, tell)
+        while not lifeline.is_cut.wait(POLL_SECONDS):
             state.attempt()
         state.finish(LAST_SECONDS)
-        if state.trouble:
-            missing = f"{rows:,} rows have" if (rows := state.sender.missing()) else "files and results have"
-            tell(say=f"MLflow: {missing} not arrived; ludus track {run} sends the rest later")
+        if lifeline.last_word() and state.trouble:
+            tell(say=last_words())
 
 
 def track(run: Path) -> str:
@@ -141,11 +194,16 @@ def track(run: Path) -> str:
     return "\n".join([arrived, *(message["news"] for message in told if "news" in message)])
 
 
-def _summarise(run: Path) -> None:
-    """Write the summaries of a run that is over, for they go along; one that cannot be read has none."""
-    if read_identity(run).get("status") in ("finished", "failed"):
-        with contextlib.suppress(LudusError):
-            write_summaries(run)
+def _draw(run: Path) -> None:
+    """Write the summaries, the page and the pictures of a run that is over, for they go along.
+
+    One that cannot be read has none. No browser is needed: MLflow brings Matplotlib.
+    """
+    from ludus.report import plotted
+    from ludus.report.make import make_report
+
+    with contextlib.suppress(LudusError):
+        make_report([run]).write_images(plotted.draw)
 
 
 def _published(sender: Sender, progress: Callable[[], None]) -> str | None:
@@ -181,12 +239,7 @@ def _only_one(run: Path, is_to_give_up: Callable[[], bool]) -> Generator[bool]:
         os.close(lock)
 
 
-def _is_cut(lifeline: int, seconds: float) -> bool:
-    """Wait so long; say whether the other end has been closed."""
-    return bool(select.select([lifeline], [], [], seconds)[0]) and not os.read(lifeline, 1)
-
-
-def main() -> int:
+def main() -> NoReturn:
     """Follow the run that is named, quietly: what this process says is for the one that started it."""
     os.nice(NICENESS)
     os.umask(0o077)
@@ -201,9 +254,9 @@ def main() -> int:
         follow(Path(sys.argv[1]), 0, tell)
     except Exception as error:  # a trace would be read by nobody, and may hold secrets
         what = redacted(f"{type(error).__name__}: {error}")
-        tell(say=f"MLflow: {what}; ludus track {sys.argv[1]} sends the rest later")
-    return 0
+        tell(say=f"MLflow: {what}; ludus track {sys.argv[1]} sends the rest")
+    os._exit(0)  # at once: somebody waits, and nothing is left to be done
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

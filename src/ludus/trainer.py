@@ -341,7 +341,9 @@ class Trainer:
         except LudusError as error:
             self.record.end("failed", str(error))
             raise
-        self.record.end(status, reason, converged=self.judge.convergence.is_converged)
+        convergence = self.judge.convergence
+        facts = {"converged": convergence.is_converged, "best_avg_reward": convergence.best_avg_reward}
+        self.record.end(status, reason, **facts)
 
     def _save_learned(self) -> None:
         if self.record.folder and self._state is not None:

@@ -69,6 +69,24 @@ def test_pictures_are_drawn_and_put_together(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.requirement("S1.25")
+def test_without_a_browser_matplotlib_draws_every_panel(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "find_browser", lambda: None)
+    run = make_run(tmp_path / "run", full_rows(30))
+    record(run, "final", 1000)
+    sweep = [make_run(tmp_path / str(g), [evaluation_row(1, g)], gamma=g) for g in (0.9, 0.99)]
+    drawn = [*make_report([run]).figures, *several.draw(compared(list(map(Story.read, sweep))))]
+    panels = [panel for figure in drawn for panel in figure.panels]
+    made = images.painter()(panels)
+    assert made.keys() == {panel.key for panel in panels} and len(made) > 30
+    sizes = {Image.open(io.BytesIO(picture)).size for picture in made.values()}
+    assert sizes == {(648, 378)}
+    blank = images.painter()([panels[0].__class__("blank", "", [])])["blank"]
+    for panel in panels:
+        if panel.traces:
+            assert made[panel.key] != blank
+
+
+@pytest.mark.requirement("S1.25")
 def test_pictures_have_the_same_names_in_mlflow():
     from ludus.tracking.mlflow.sender import place_of
 
@@ -86,6 +104,7 @@ def test_pictures_have_the_same_names_in_mlflow():
 def test_without_chromium_one_line_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(images, "find_browser", lambda: None)
+    monkeypatch.setattr(images.importlib.util, "find_spec", lambda name: None)
     make_run(tmp_path / "run", learning_rows(20))
     assert cli.main(["report", "run"]) == 0
     out, err = capsys.readouterr()

@@ -60,7 +60,7 @@ def report(words: list[str]) -> int:
         description="Write one HTML file that shows how a run went: the verdict, the score with its interval, and "
         "interactive figures of everything in its journal. It opens from disk and needs no network. Several runs are "
         "drawn over each other, seeds taken together, with what was set differently and a heat map after a sweep. "
-        "Where there is a Chromium, figures are also written as PNG files beside the page.",
+        "Where there is a Chromium, or Matplotlib, figures are also written as PNG files beside the page.",
         epilog="example: ludus report runs/pendulum",
     )
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="*", help="run folders (default: the newest in runs/)")

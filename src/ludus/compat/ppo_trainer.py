@@ -200,14 +200,13 @@ class PPOTrainer:
         training = [row for row in rows if row["kind"] == "train"]
         figures = result.evaluation.summary()
         losses = {name: [row[name] for row in training] for name in ("policy_loss", "value_loss", "total_loss")}
-        best = self.trainer.judge.convergence.best_average
         return {
             "total_episodes": result.episodes,
             "total_steps": result.steps,
             "training_time": result.seconds,
             "final_avg_reward": figures["mean_return"],
             "final_std_reward": figures["std_return"],
-            "best_avg_reward": figures["mean_return"] if best is None else best,
+            "best_avg_reward": self.trainer.judge.convergence.best_avg_reward,
             "converged": result.converged,
             "episode_rewards": [x for row in training for x in row["episode_returns"]],
             "episode_lengths": [x for row in training for x in row["episode_lengths"]],

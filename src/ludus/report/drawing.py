@@ -63,6 +63,11 @@ def packed(values: Any) -> dict[str, str]:
     return {"dtype": "f8", "bdata": base64.b64encode(data.tobytes()).decode()}
 
 
+def unpacked(values: Any) -> Any:
+    """Return numbers that were packed as an array; names, which cannot be, as they are."""
+    return np.frombuffer(base64.b64decode(values["bdata"]), "<f8") if isinstance(values, dict) else values
+
+
 def line(x: np.ndarray, y: np.ndarray, name: str, hue: str, **options: Any) -> Trace:
     """Draw a series as a line: all of it or, if it is long, the extremes of its buckets."""
     kept = thin(y)

@@ -1,12 +1,14 @@
-"""Figures as PNG files, drawn by a Chromium that is there anyway; nothing is downloaded and no port is opened.
+"""Figures as PNG files, drawn by a Chromium that is there anyway, or else by Matplotlib.
 
-The page draws its panels, turns each into a picture and leaves them as text in its document, which a headless Chromium
-prints. A figure of several panels is put together from their pictures.
+Nothing is downloaded and no port is opened. For Chromium the page draws its panels, turns each into a picture and
+leaves them as text in its document, which a headless Chromium prints. A figure of several panels is put together from
+their pictures.
 """
 
 import base64
 import binascii
 import html
+import importlib.util
 import io
 import json
 import os
@@ -14,10 +16,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
+from ludus.report import plotted
 from ludus.report.drawing import Figure, Panel
 from ludus.report.page import opening, panel_id, script_of
 from ludus.report.places import write_file
@@ -25,6 +29,7 @@ from ludus.types import LudusError
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FOLDER = "figures"
+Draw = Callable[[Iterable[Panel]], dict[str, bytes]]
 SECONDS = 180
 """How long Chromium may take."""
 COLUMNS = 2
@@ -66,20 +71,28 @@ def find_browser() -> str | None:
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
-def write_images(figures: Sequence[Figure], folder: Path, steps: int) -> list[Path]:
-    """Write the named pictures below a folder; return where they are. LudusError if no Chromium can draw them."""
+def write_images(figures: Sequence[Figure], folder: Path, steps: int, draw: Draw | None = None) -> list[Path]:
+    """Write the named pictures below a folder; return where they are. LudusError if nothing here can draw them."""
     wanted = documents(figures, steps)
+    draw = draw or painter()
     drawn = draw({panel.key: panel for panels in wanted.values() for panel in panels}.values())
     pictures = {name: mosaic([drawn[panel.key] for panel in panels]) for name, panels in wanted.items()}
     return [write_file(folder, f"{name}.png", picture) for name, picture in pictures.items()]
 
 
-def draw(panels: Iterable[Panel]) -> dict[str, bytes]:
+def painter() -> Draw:
+    """Return what can draw panels here: Chromium, as they are on the page, or else Matplotlib."""
+    if (browser := find_browser()) is not None:
+        return partial(photographed, browser)
+    if importlib.util.find_spec("matplotlib") is None:
+        names = ", ".join(BROWSERS[:3])
+        raise LudusError(f"there is no Chromium here to draw them with ({names}), nor Matplotlib (pip install it)")
+    return plotted.draw
+
+
+def photographed(browser: str, panels: Iterable[Panel]) -> dict[str, bytes]:
     """Return each panel as a PNG."""
     panels = list(panels)
-    browser = find_browser()
-    if browser is None:
-        raise LudusError(f"there is no Chromium here to draw them with ({', '.join(BROWSERS[:3])})")
     script = script_of(panels)
     page = f"{opening('figures', script, 'export')}<body><script>{script}</script></body></html>"
     with tempfile.TemporaryDirectory(prefix="ludus-figures-") as scratch:
@@ -127,5 +140,5 @@ def mosaic(pictures: Sequence[bytes]) -> bytes:
     for i, tile in enumerate(tiles):
         whole.paste(tile, (width * (i % COLUMNS), height * (i // COLUMNS)))
     out = io.BytesIO()
-    whole.save(out, "PNG", optimize=True)
+    whole.save(out, "PNG")
     return out.getvalue()

@@ -27,9 +27,9 @@ class Report(NamedTuple):
     steps: int
     """Environment steps of the longest run."""
 
-    def write_images(self) -> list[Path]:
-        """Write the pictures that users know by name beside the page; LudusError if no Chromium can draw them."""
-        return images.write_images(self.figures, self.page.parent / images.FOLDER, self.steps)
+    def write_images(self, draw: images.Draw | None = None) -> list[Path]:
+        """Write the pictures that users know by name beside the page; LudusError if nothing here can draw them."""
+        return images.write_images(self.figures, self.page.parent / images.FOLDER, self.steps, draw)
 
 
 def make_report(runs: Sequence[Path], output: Path | None = None) -> Report:

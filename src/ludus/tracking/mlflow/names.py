@@ -81,8 +81,6 @@ class Translator:
         self.started = started
         self.last: dict[str, Any] = {}
         """The latest value of every figure."""
-        self.best: dict[str, float] = {}
-        """The highest value of each return so far."""
         self._recent: list[tuple[int, float, float]] = []
         self._episodes = 0
 
@@ -101,16 +99,16 @@ class Translator:
     def final(self, identity: dict[str, Any]) -> list[Metric]:
         """Return what the documents call the results of a run."""
         last = self.last
-        found = {
+        found: dict[str, Any] = {
             "final_avg_reward": last.get("eval_return_mean"),
             "final_std_reward": last.get("eval_return_std"),
-            "best_avg_reward": self.best.get("eval_return_mean", self.best.get("episode_return_mean")),
+            "best_avg_reward": identity.get("best_avg_reward"),
             "total_episodes": last.get("episodes"),
             "training_time": last.get("elapsed_seconds"),
             "converged": float(bool(identity.get("converged"))),
         }
         timestamp, step = self.time_of(last), int(last.get("steps", 0))
-        return [Metric(name, float(value), timestamp, step) for name, value in found.items() if value is not None]
+        return [Metric(name, float(value), timestamp, step) for name, value in found.items() if _is_number(value)]
 
     def time_of(self, row: dict[str, Any]) -> int:
         """Return when a row was written, in milliseconds."""
@@ -118,9 +116,6 @@ class Translator:
 
     def _remember(self, row: dict[str, Any], figures: dict[str, float]) -> None:
         self.last |= figures
-        for name in ("eval_return_mean", "episode_return_mean"):
-            if name in figures:
-                self.best[name] = max(figures[name], self.best.get(name, -math.inf))
         episodes = int(row.get("episodes", 0))
         if row.get("kind") == "train" and "episode_return_mean" in figures:
             self._recent += _ended(row, episodes - self._episodes)

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from ludus import files
 from ludus.tracking.mlflow.names import Metric
+from ludus.tracking.mlflow.reach import URI
 from ludus.tracking.mlflow.redaction import reason, without_credentials
 from ludus.types import LudusError
 
-URI = "MLFLOW_TRACKING_URI"
 PATIENCE = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",

@@ -27,11 +27,11 @@ class Patience(NamedTuple):
     most: float
 
 
-PATIENCE = {"finished": Patience(40.0, 60.0)}
-HURRY = Patience(10.0, 15.0)
+PATIENCE = {"finished": Patience(5.0, 60.0)}
+HURRY = Patience(5.0, 15.0)
 """For a run that was interrupted or failed: somebody wants to leave."""
-SILENT_SECONDS = 2.0
-"""A longer wait is explained."""
+SILENT_SECONDS = 2.5
+"""A longer wait is explained; before that the process has given up a server that does not answer."""
 KILL_SECONDS = 2.0
 
 
@@ -105,7 +105,7 @@ class MLflowTracker:
     @property
     def _later(self) -> str:
         folder = self._folder.path if self._folder else "RUN"
-        return f"ludus track {folder} sends the rest later"
+        return f"ludus track {folder} sends the rest"
 
     def _hear(self, seconds: float) -> float | None:
         """Read messages, waiting so long for one; return for how long the process asks to be left alone, if it does."""
