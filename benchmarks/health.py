@@ -82,7 +82,7 @@ def measured(name: str, iterations: int, repeats: int) -> dict[str, Any]:
     arrays, runner = context.algorithm, trainer.loop.runner
     learner, keys = state.learner, folded(context.keys, state.iteration)
     length = algorithm.rollout_length(num_envs)
-    collect = runner.whole(partial(runner.collect, arrays, env, num_steps=length, whole_episodes=False))
+    collect = runner.whole(partial(runner.collect, arrays, env, num_steps=length, threshold=0))
     _, rollout, _ = collect(arrays.policy(learner), state.carry, keys["rollout"])
     new, metrics = jit(type(algorithm).update, trainer.loop.options)(arrays, copied(learner), rollout, keys["update"])
     health = jit(type(algorithm).health, trainer.loop.options)

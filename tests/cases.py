@@ -285,7 +285,7 @@ class Wander(Environment):
 
 
 begin = jit(compiled.begin, compiler_options(0), static=("env",))
-collect = jit(compiled.collect, compiler_options(0), static=("env", "num_steps", "whole_episodes"))
+collect = jit(compiled.collect, compiler_options(0), static=("env", "num_steps", "threshold"))
 
 
 def collected(algorithm: PPO, state: PPOState, seed: int = 0) -> Rollout:

@@ -58,17 +58,69 @@ def test_counts_are_exact_and_the_run_ends_with_the_iteration_that_reaches_the_b
 
 
 @pytest.mark.requirement("S1.15")
-def test_max_episodes_and_max_seconds_end_a_run():
-    result = make_trainer().train(max_episodes=10)
-    assert result.stopped_by == "max_episodes"
-    assert 10 <= result.episodes < 10 + 64
+def test_max_seconds_ends_a_run():
     assert make_trainer().train(max_seconds=0.2).stopped_by == "max_seconds"
+
+
+@pytest.mark.requirement("S1.15")
+@pytest.mark.parametrize("env", ENVS)
+def test_max_episodes_are_played_and_no_more(env, tmp_path, monkeypatch):
+    trainer = make_trainer(env, run_dir=tmp_path / "run", record_episodes=True)
+    trainer.final_episodes = 0
+    for limit in (1, 30):
+        result = trainer.train(max_episodes=limit)
+        assert (result.episodes, result.stopped_by) == (limit, "max_episodes")
+        rows = [row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]
+        lengths = [length for row in rows for length in row["episode_lengths"]]
+        running = np.asarray(trainer.state.carry.env.episode_length).sum()
+        assert len(lengths) == rows[-1]["episodes"] == limit
+        assert result.steps == rows[-1]["steps"] == sum(lengths) + running, "nothing is lost between two calls"
+    monkeypatch.setattr(trainer_module, "CHUNK_SECONDS", 0.0)  # every chunk is one iteration
+    again = make_trainer(env, run_dir=tmp_path / "again", record_episodes=True)
+    again.final_episodes = 0
+    again.train(max_episodes=1)
+    ludus.Trainer.resume(tmp_path / "again", max_episodes=30, verbose=False).train()
+    assert without_clock(read_journal(tmp_path / "again"))[: len(rows)] == without_clock(rows)
+
+
+def test_an_episode_that_a_rollout_cuts_is_not_reported(tmp_path, capsys):
+    env = ludus.make_env("jax:Pendulum-v1", 4, max_episode_steps=50)
+    make_trainer(env, run_dir=tmp_path / "run", collect="episodes", verbose=True).train(total_steps=128)
+    rows = [row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]
+    assert [(row["episodes"], row["episodes_cut"], row["steps"]) for row in rows] == [(0, 4, 64), (0, 4, 128)]
+    assert all("episode_return_mean" not in row for row in rows), "16 of 50 steps are no return"
+    assert capsys.readouterr().err.count("4 episodes were cut where the rollout had no more room") == 1
+
+
+@pytest.mark.requirement("S3.12")
+@pytest.mark.parametrize("env", ["jax:CartPole-v1", "gym:CartPole-v1"])
+def test_rollouts_may_hold_whole_trajectories_until_there_are_enough_steps(env, tmp_path):
+    env = ludus.make_env(env, 2, max_episode_steps=30)
+    ppo = ludus.PPO(batch_size=100, minibatch_size=32, epochs_per_update=2)
+    result = make_trainer(env, ppo=ppo, collect="trajectories", run_dir=tmp_path / "run").train(total_steps=300)
+    rows = [row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]
+    steps, episodes = (np.diff([0, *(row[name] for row in rows)]) for name in ("steps", "episodes"))
+    assert (steps >= 100).all() and (steps <= 2 * (50 + 29)).all()
+    for row, made, ended in zip(rows, steps, episodes, strict=True):
+        assert made == round(row["episode_length_mean"] * ended), "there is nothing but whole episodes"
+        assert row["episodes_cut"] == 0
+    assert np.diff([0, *(row["updates"] for row in rows)]).tolist() == [2 * -(-made // 32) for made in steps]
+    assert result.steps == rows[-1]["steps"]
+
+
+def test_whole_trajectories_need_a_longest_episode_and_an_algorithm_that_learns_from_them():
+    endless = ludus.make_env(gymnasium.make("Pendulum-v1").unwrapped)
+    with pytest.raises(ludus.LudusError, match=r"collect=trajectories: object:PendulumEnv names no longest episode"):
+        make_trainer(endless, collect="trajectories")
+    with pytest.raises(ludus.LudusError, match="collect=trajectories: this algorithm learns from a replay"):
+        make_trainer("jax:Pendulum-v1", ppo=ludus.SAC(), collect="trajectories")
 
 
 @pytest.mark.requirement("S0.5")
 @pytest.mark.requirement("S1.29")
 def test_whole_episodes_count_one_for_each_environment():
-    result = make_trainer(collect="episodes", ppo=ludus.PPO(**TINY)).train(max_episodes=12)
+    env = ludus.make_env("jax:CartPole-v1", 4, max_episode_steps=16)
+    result = make_trainer(env, collect="episodes").train(max_episodes=12)
     assert result.episodes == 12
     assert result.iterations == 3
     assert result.steps <= 12 * 16
@@ -356,7 +408,7 @@ def test_a_policy_that_cannot_be_saved_is_one_line_and_stays_in_memory(tmp_path)
         ({"seed": -1}, "seed=-1: must be an integer of at least 0"),
         ({"eval_frequency": -5}, "eval_frequency=-5"),
         ({"eval_episodes": 0}, "eval_episodes=0"),
-        ({"collect": "halves"}, "collect=halves: must be one of steps, episodes"),
+        ({"collect": "halves"}, "collect=halves: must be one of steps, episodes, trajectories"),
         ({"num_envs": 3}, "num_envs=3: must divide algorithm.batch_size=64"),
     ],
 )

@@ -61,6 +61,15 @@ def reached(count: jax.Array, limit: jax.Array) -> jax.Array:
     return (count[0] > limit[0]) | ((count[0] == limit[0]) & (count[1] >= limit[1]))
 
 
+@jax.jit
+def left(count: jax.Array, limit: jax.Array) -> jax.Array:
+    """Return `limit - count`, which may not be negative, as a 32-bit number: its largest if there is more left."""
+    borrowed = (limit[1] < count[1]).astype(jnp.uint32)
+    high, low = limit[0] - count[0] - borrowed, limit[1] - count[1]
+    most = jnp.uint32(2**31 - 1)
+    return jnp.where(high > 0, most, jnp.minimum(low, most)).astype(jnp.int32)
+
+
 def share(count: jax.Array, limit: jax.Array) -> jax.Array:
     """Return `count / limit` as a float."""
     done, whole = (x[0].astype(jnp.float32) * 2.0**32 + x[1].astype(jnp.float32) for x in (count, limit))

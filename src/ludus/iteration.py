@@ -22,10 +22,13 @@ class Plan(NamedTuple):
 
     env: Any
     num_steps: int
-    whole_episodes: bool
+    threshold: int
+    """From how many steps on no other episode begins, where rollouts hold whole ones; 0 where they do not."""
     options: Options
     record_episodes: bool = False
     """Whether rows hold the return and length of every single episode."""
+    counts_episodes: bool = False
+    """Whether a number of episodes ends the run: the last rollout is cut where it is reached."""
 
 
 class Context(NamedTuple):
@@ -51,7 +54,7 @@ class TrainState:
     counters: Counters
 
 
-UNCOUNTED = ("info", "returns", "lengths", "seconds")
+UNCOUNTED = ("cut", "info", "returns", "lengths", "seconds")
 """Parts of a rollout's statistics that the update has no use for."""
 
 
@@ -85,12 +88,18 @@ def learn(
     return learner, after, {**row, "halt": (over | ~healthy).astype(jnp.int32)}
 
 
+def episodes_left(counts_episodes: bool, context: Context, state: TrainState) -> jax.Array | None:
+    """Return after how many more episodes the run is over; None if no number of episodes ends it."""
+    return counting.left(state.counters.episodes, context.limits.episodes) if counts_episodes else None
+
+
 def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
     """Collect, then update: the whole of training, written once for both kinds of environment."""
     keys = folded(context.keys, state.iteration)
     policy = context.algorithm.policy(state.learner)
+    left = episodes_left(plan.counts_episodes, context, state)
     carry, rollout, stats = runner(plan.env).collect(
-        context.algorithm, plan.env, policy, state.carry, keys["rollout"], plan.num_steps, plan.whole_episodes
+        context.algorithm, plan.env, policy, state.carry, keys["rollout"], plan.num_steps, plan.threshold, left
     )
     update = runner(plan.env).compile_update(learn, plan.options, donate=("learner",))
     # On the host, names in `info` come and go: they may not be part of what is compiled.
@@ -104,6 +113,8 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
         **stats.info,
         **dict(stats.seconds),
     }
+    if plan.threshold:
+        row["episodes_cut"] = stats.cut
     if plan.record_episodes:
         row |= {"episode_returns": stats.returns.ravel(), "episode_lengths": stats.lengths.ravel()}
     return TrainState(learner, carry, number, counters), row

@@ -16,7 +16,7 @@ from ludus.learning.algorithm import as_arrays
 from ludus.rollout import runner
 from ludus.seeding import stream
 from ludus.settings import Settings
-from ludus.types import RolloutKeys, Spec
+from ludus.types import LudusError, RolloutKeys, Spec
 
 CAPACITY = 256
 """The most iterations that one chunk can hold; chunk lengths below it share one program."""
@@ -33,7 +33,8 @@ class Loop:
         self.spec = Spec(env.observation_space, env.action_space, env.num_envs)
         algorithm.validate(self.spec)
         self.runner, self.arrays = runner(env), as_arrays(algorithm)
-        self.num_steps = algorithm.rollout_length(env.num_envs)
+        self.num_steps, self.threshold = _extent(algorithm, env, settings.collect)
+        """The room that a rollout has in each environment; and, if it holds whole episodes, how many steps of them."""
         self.options: Options = ()
         """The compiler's, once they are settled."""
         self.repeat: Any = None
@@ -43,14 +44,14 @@ class Loop:
         """Environment steps that an iteration makes, at most."""
         return self.env.num_envs * self.num_steps
 
-    def settle(self, total_steps: int | None, recorded: Options | None) -> None:
-        """Choose how the loop is compiled, by the first budget or as it is recorded; it is kept from then on."""
+    def settle(self, budget: Budget, recorded: Options | None) -> None:
+        """Choose how the loop is compiled. The options are chosen by the first budget or as recorded, and kept."""
         if self.repeat is None:
-            work = self.algorithm.work(self.spec, total_steps)
+            work = self.algorithm.work(self.spec, budget.total_steps)
             self.options = compiler_options(work) if recorded is None else recorded
-            whole, every = self.settings.collect == "episodes", self.settings.record_episodes
-            plan = Plan(self.env, self.num_steps, whole, self.options, every)
-            self.repeat = self.runner.repeat(iteration, plan, CAPACITY, self.options)
+        every, counts = self.settings.record_episodes, budget.max_episodes is not None
+        plan = Plan(self.env, self.num_steps, self.threshold, self.options, every, counts)
+        self.repeat = self.runner.repeat(iteration, plan, CAPACITY, self.options)
 
     def context(self, budget: Budget) -> Context:
         """Return what the iterations of one call to `train` share."""
@@ -93,3 +94,19 @@ class Loop:
         carry = begin(self.arrays, self.env, self.algorithm.policy(learner), stream(self.settings.seed, "begin"))
         counters = Counters(counting.from_int(0), counting.from_int(0))
         return TrainState(learner, carry, np.int32(0), counters)
+
+
+def _extent(algorithm: Any, env: Any, collect: str) -> tuple[int, int]:
+    """Return the room of a rollout in each environment, and from how many steps on no other episode begins there.
+
+    With whole trajectories there is room for one that begins just before enough steps are there.
+    """
+    length = algorithm.rollout_length(env.num_envs)
+    if collect != "trajectories":
+        return length, int(collect == "episodes")
+    if not getattr(algorithm, "is_on_policy", True):
+        raise LudusError("collect=trajectories: this algorithm learns from a replay; use collect=steps")
+    limit = getattr(env, "max_episode_steps", None)
+    if limit is None:
+        raise LudusError(f"collect=trajectories: {env.id} names no longest episode; give env_options.max_episode_steps")
+    return length - 1 + limit, length

@@ -10,7 +10,7 @@ from ludus.tracking.records import SUCCESS_RULES
 from ludus.tracking.tracker import TrackingOptions
 from ludus.types import LudusError
 
-Collect = Literal["steps", "episodes"]
+Collect = Literal["steps", "episodes", "trajectories"]
 EvalBy = Literal["iterations", "episodes"]
 CHOICES = {"collect": get_args(Collect), "eval_by": get_args(EvalBy), "success": SUCCESS_RULES}
 PARTS: dict[str, Any] = {
@@ -28,7 +28,7 @@ class Settings:
     seed: int = 0
     """The one number that all randomness comes from."""
     collect: str = "steps"
-    """What an update learns from: steps (batch_size of them) or episodes (a whole one in each environment)."""
+    """What an update learns from: steps (batch_size), episodes (one each), trajectories (whole, till batch_size)."""
     eval_frequency: int = 50
     """Iterations between evaluations; 0 evaluates at the end only."""
     eval_by: str = "iterations"

@@ -204,7 +204,7 @@ class Trainer:
         heard = None if callback is None else Callback(callback, self.record.console.say)
         self.judge.begin(heard, is_resumed=self._source is not None)
         context = self.loop.context(budget)
-        self.loop.settle(budget.total_steps, None if self._source is None else self._source.compiler_options())
+        self.loop.settle(budget, None if self._source is None else self._source.compiler_options())
         with self.films, Interrupt() as interrupt:
             self._begin(context, budget)
             stopped_by, evaluation = "", None

@@ -96,6 +96,8 @@ class EpisodeStats(NamedTuple):
     steps: Any
     terminations: Any
     """How many of them came to an end of their own."""
+    cut: Any = ()
+    """How many more the rollout cut short: they are learnt from, but no episodes; nothing where it cuts none."""
     returns: Any = ()
     """The return of each, `[T, B]` where it ended; NaN where none did."""
     lengths: Any = ()

@@ -19,7 +19,7 @@ import numpy as np
 from ludus import files
 from ludus.checkpoint import Checkpoints, as_safetensors
 from ludus.counting import Budget
-from ludus.iteration import UNCOUNTED, Context, TrainState, learn
+from ludus.iteration import UNCOUNTED, Context, TrainState, episodes_left, learn
 from ludus.keeping import CheckpointOptions
 from ludus.learning.faults import FAULTS
 from ludus.resume import Source, rebuilt, resume
@@ -156,26 +156,27 @@ def debug(
         state = trainer.state
         say(f"from {source.step:,} steps on")
         for _ in range(iterations):
-            state, finding = _try_iteration(run, trainer, context, state)
+            state, finding = _try_iteration(run, trainer, context, state, budget.max_episodes is not None)
             if finding is not None:
                 return finding
     return None
 
 
 def _try_iteration(
-    run: Path, trainer: Trainer, context: Context, state: TrainState
+    run: Path, trainer: Trainer, context: Context, state: TrainState, counts_episodes: bool
 ) -> tuple[TrainState, Finding | None]:
     """Make one iteration in two pieces, so that the batch is there when the update goes wrong."""
     env, keys = trainer.env, folded(context.keys, state.iteration)
     collect = partial(
         runner(env).collect,
         env=env,
-        num_steps=trainer.algorithm.rollout_length(env.num_envs),
-        whole_episodes=trainer.settings.collect == "episodes",
+        num_steps=trainer.loop.num_steps,
+        threshold=trainer.loop.threshold,
     )
     policy = context.algorithm.policy(state.learner)
+    left = episodes_left(counts_episodes, context, state)
     carry, rollout, stats = runner(env).whole(collect)(
-        context.algorithm, policy=policy, carry=state.carry, keys=keys["rollout"]
+        context.algorithm, policy=policy, carry=state.carry, keys=keys["rollout"], episodes_left=left
     )
     arguments = (
         context,

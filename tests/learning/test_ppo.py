@@ -486,7 +486,7 @@ def test_discrete_observations_are_never_normalised():
         ({"clip_epsilon": -0.2}, "algorithm.clip_epsilon=-0.2"),
         ({"epochs_per_update": 0}, "algorithm.epochs_per_update=0: must be at least 1"),
         ({"minibatch_size": 0}, "algorithm.minibatch_size=0"),
-        ({"minibatch_size": 7}, "algorithm.minibatch_size=7: must divide algorithm.batch_size=32"),
+        ({"minibatch_size": 33}, "algorithm.minibatch_size=33: must be at most algorithm.batch_size=32"),
         ({"accumulation_steps": 5}, "algorithm.accumulation_steps=5: must divide algorithm.minibatch_size=32"),
         ({"value_clip_epsilon": 0.2}, "algorithm.value_clip_epsilon needs algorithm.normalize_returns=true"),
         ({"learning_rate": lambda step: 1e-3}, "must be a value like 0.0003, not a function; a schedule goes into"),

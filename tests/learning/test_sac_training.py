@@ -191,7 +191,7 @@ def test_both_collectors_give_sac_the_same_rollout_and_the_same_update(whole_epi
     dressed.use(begun.env, keys, 8)
     dressed.reset = lambda seeds: np.asarray(begun.env.obs)  # host and compiled begin from different random numbers
     start = host.begin(algorithm, dressed, policy, keys.begin)
-    program = jit(compiled.collect, compiler_options(0), static=("env", "num_steps", "whole_episodes"))
+    program = jit(compiled.collect, compiler_options(0), static=("env", "num_steps", "threshold"))
     _, rollout, _ = program(algorithm, env, policy, begun, keys, 8, whole_episodes)
     _, host_rollout, _ = host.collect(algorithm, dressed, policy, start, keys, 8, whole_episodes)
     assert (np.asarray(rollout.steps.terminated) | np.asarray(rollout.steps.truncated)).any()

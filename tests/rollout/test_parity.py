@@ -1,5 +1,7 @@
 """One algorithm, two ways to run it: both collectors give the same rollout, and one update the same parameters."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from ludus.envs.classic import CLASSIC
 from ludus.envs.probes import PROBES
 from ludus.envs.vector import VectorEnv
 from ludus.learning.algorithm import as_arrays
+from ludus.learning.minibatch import blank_padding
 from ludus.rollout import compiled, host
 from ludus.seeding import stream
 from ludus.types import RolloutKeys, Spec
@@ -29,7 +32,11 @@ CASES = {
 }
 
 
-def rollouts(case: str, whole_episodes: bool, num_envs: int = 4):
+HOW = {"steps": (0, None), "episodes": (1, None), "trajectories": (6, None), "limited": (0, 3)}
+"""The threshold of whole episodes, and after how many episodes the run is over."""
+
+
+def rollouts(case: str, how: str, num_envs: int = 4):
     make, ppo = CASES[case]
     env = VectorEnv(make(), num_envs, case, max_episode_steps=11)
     algorithm = as_arrays(ppo)
@@ -45,9 +52,23 @@ def rollouts(case: str, whole_episodes: bool, num_envs: int = 4):
     program = jax.jit(compiled.collect, static_argnums=(1, 5, 6))
     return (
         (algorithm, state),
-        program(algorithm, env, policy, begun, keys, 16, whole_episodes),
-        host.collect(algorithm, dressed, policy, host_start, keys, 16, whole_episodes),
+        program(algorithm, env, policy, begun, keys, 16, *HOW[how]),
+        host.collect(algorithm, dressed, policy, host_start, keys, 16, *HOW[how]),
     )
+
+
+def collected(env: VectorEnv, num_steps: int, threshold: int = 0, episodes_left=None):
+    ppo = ludus.PPO(**SMALL)
+    policy = ppo.policy(ppo.init(stream(0, "init"), Spec(env.observation_space, env.action_space, env.num_envs)))
+    keys = RolloutKeys(*(stream(1, name) for name in RolloutKeys._fields))
+    start = compiled.start(as_arrays(ppo), env, policy, keys.begin)
+    program = jax.jit(compiled.collect, static_argnums=(1, 5, 6))
+    return program(as_arrays(ppo), env, policy, start, keys, num_steps, threshold, episodes_left)
+
+
+def shown(rollout):
+    """The rollout with nothing in its padding: the host does not come to it."""
+    return rollout._replace(steps=blank_padding(rollout.steps))
 
 
 def assert_close(a, b) -> None:
@@ -55,12 +76,18 @@ def assert_close(a, b) -> None:
 
 
 @pytest.mark.requirement("S3.5")
-@pytest.mark.parametrize("whole_episodes", [False, True], ids=["steps", "episodes"])
-@pytest.mark.parametrize("case", CASES)
-def test_both_collectors_give_the_same_rollout_and_the_same_update(case, whole_episodes):
-    (algorithm, state), (_, rollout, stats), (_, host_rollout, host_stats) = rollouts(case, whole_episodes)
+@pytest.mark.parametrize(
+    ("case", "how"),
+    [
+        *itertools.product(CASES, ("steps", "episodes")),
+        *itertools.product(("memory", "masks"), ("trajectories", "limited")),
+    ],
+)
+def test_both_collectors_give_the_same_rollout_and_the_same_update(case, how):
+    (algorithm, state), (_, rollout, stats), (_, host_rollout, host_stats) = rollouts(case, how)
     assert (np.asarray(rollout.steps.terminated) | np.asarray(rollout.steps.truncated)).any()
-    assert_close(rollout, host_rollout)
+    assert (rollout.steps.valid is None) == (host_rollout.steps.valid is None) == (how == "steps")
+    assert_close(shown(rollout), shown(host_rollout))
     assert_close(stats, host_stats._replace(seconds=()))  # only the host can tell what its time went on
     update = jax.jit(lambda algorithm, state, rollout: algorithm.update(state, rollout, stream(2, "update")))
     learnt, metrics = update(algorithm, state, rollout)
@@ -70,9 +97,9 @@ def test_both_collectors_give_the_same_rollout_and_the_same_update(case, whole_e
     assert_close(metrics, host_metrics)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_carry_goes_on_alike(case):
-    _, (carry, _, _), (host_carry, _, _) = rollouts(case, whole_episodes=False)
+@pytest.mark.parametrize(("case", "how"), [*((case, "steps") for case in CASES), ("memory", "limited")])
+def test_the_carry_goes_on_alike(case, how):
+    _, (carry, _, _), (host_carry, _, _) = rollouts(case, how)
     assert_close(carry.memory, host_carry.memory)
     assert_close(carry.env.obs, host_carry.env.obs)
     assert_close(carry.env.episode_return, host_carry.env.episode_return)
@@ -82,7 +109,7 @@ def test_the_carry_goes_on_alike(case):
 @pytest.mark.requirement("S0.5")
 @pytest.mark.requirement("S3.14")
 def test_whole_episodes_are_one_for_each_environment_and_cut_with_bootstrap():
-    _, (_, rollout, stats), _ = rollouts("discrete", whole_episodes=True)
+    _, (_, rollout, stats), _ = rollouts("discrete", "episodes")
     steps = jax.tree.map(np.asarray, rollout.steps)
     ended = steps.terminated | steps.truncated
     assert stats.episodes == 4
@@ -95,22 +122,47 @@ def test_whole_episodes_are_one_for_each_environment_and_cut_with_bootstrap():
     assert stats.length_sum == steps.valid.sum()
 
 
-def test_an_episode_longer_than_the_rollout_is_truncated_not_terminated():
-    env = VectorEnv(CLASSIC["Pendulum-v1"](), 2, "pendulum")
-    ppo = ludus.PPO(**SMALL)
-    policy = ppo.policy(ppo.init(stream(0, "init"), Spec(env.observation_space, env.action_space, 2)))
-    keys = RolloutKeys(*(stream(1, name) for name in RolloutKeys._fields))
-    start = compiled.begin(as_arrays(ppo), env, policy, keys.begin)
-    _, rollout, stats = compiled.collect(as_arrays(ppo), env, policy, start, keys, 8, True)
+@pytest.mark.requirement("S3.12", "S3.13")
+def test_trajectories_are_whole_and_follow_each_other_until_there_are_enough_steps():
+    _, rollout, stats = collected(VectorEnv(CLASSIC["CartPole-v1"](), 4, "short", 25), num_steps=54, threshold=30)
+    steps = jax.tree.map(np.asarray, rollout.steps)
+    ended, length = steps.terminated | steps.truncated, steps.valid.sum(axis=0)
+    assert (length >= 30).all() and len(set(length)) > 1
+    for env, count in enumerate(length):
+        assert steps.valid[:count, env].all() and ended[count - 1, env], "it ends with the end of a trajectory"
+        assert not ended[29 : count - 1, env].any(), "which is the first to pass the threshold"
+    assert stats.episodes == (ended & steps.valid).sum() > 4 and stats.cut == 0
+    assert stats.steps == stats.length_sum == length.sum()
+
+
+@pytest.mark.requirement("S1.15")
+@pytest.mark.parametrize("threshold", [0, 30], ids=["steps", "trajectories"])
+def test_the_last_rollout_is_cut_at_the_episode_that_reached_the_limit(threshold):
+    env = VectorEnv(CLASSIC["CartPole-v1"](), 4, "short", 25)
+    carry, rollout, stats = collected(env, num_steps=54, threshold=threshold, episodes_left=np.int32(3))
+    steps = jax.tree.map(np.asarray, rollout.steps)
+    ended = steps.terminated | steps.truncated
+    at = np.flatnonzero(steps.valid.any(axis=1))[-1]
+    assert stats.episodes == 3 == (ended & steps.valid).sum() - stats.cut == np.isfinite(stats.returns).sum()
+    assert steps.valid[:at].all() and not steps.valid[at + 1 :].any() and stats.steps == steps.valid.sum()
+    assert stats.cut > 0 and ended[at][steps.valid[at]].all(), "other episodes are cut, for this update"
+    if not threshold:
+        running = np.asarray(carry.env.episode_length).sum()
+        assert stats.steps == stats.length_sum + running, "and go on in their environments: nothing is lost"
+
+
+def test_an_episode_longer_than_the_rollout_is_truncated_not_terminated_and_not_reported():
+    _, rollout, stats = collected(VectorEnv(CLASSIC["Pendulum-v1"](), 2, "pendulum"), num_steps=8, threshold=1)
     assert np.asarray(rollout.steps.truncated)[-1].all()
     assert not np.asarray(rollout.steps.terminated).any()
-    assert stats.episodes == 2
+    assert stats.episodes == 0 and stats.cut == 2, "nobody knows what its return would have been"
+    assert np.isnan(np.asarray(stats.returns)).all() and stats.steps == 16
 
 
 @pytest.mark.requirement("S1.12")
 @pytest.mark.requirement("S2.9")
 def test_next_obs_is_the_next_row_within_an_episode_and_the_true_end_at_its_end():
-    _, (_, rollout, _), _ = rollouts("discrete", whole_episodes=False)
+    _, (_, rollout, _), _ = rollouts("discrete", "steps")
     steps = jax.tree.map(np.asarray, rollout.steps)
     ended = steps.terminated | steps.truncated
     inside = ~ended[:-1]
@@ -121,7 +173,7 @@ def test_next_obs_is_the_next_row_within_an_episode_and_the_true_end_at_its_end(
 
 @pytest.mark.requirement("S4.6")
 def test_unclipped_samples_are_stored_beside_what_the_environment_got():
-    _, (_, rollout, _), _ = rollouts("continuous, normalised", whole_episodes=False)
+    _, (_, rollout, _), _ = rollouts("continuous, normalised", "steps")
     sample, action = np.asarray(rollout.steps.extras["sample"]), np.asarray(rollout.steps.action)
     assert np.abs(sample).max() > 1.0, "some samples lie outside the bounds"
     np.testing.assert_allclose(action, 2.0 * np.clip(sample, -1, 1), atol=1e-6)

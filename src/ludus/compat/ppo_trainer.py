@@ -230,7 +230,7 @@ class PPOTrainer:
         keys = RolloutKeys(*(stream(trainer.settings.seed, f"episode {number} {name}") for name in RolloutKeys._fields))
         arrays, policy = as_arrays(trainer.algorithm), trainer.algorithm.policy(trainer.state.learner)
         collect = partial(
-            trainer.loop.runner.collect, env=trainer.env, num_steps=trainer.env.max_episode_steps, whole_episodes=True
+            trainer.loop.runner.collect, env=trainer.env, num_steps=trainer.env.max_episode_steps, threshold=1
         )
         carry = trainer.state.carry
         steps = trainer.loop.runner.whole(collect)(algorithm=arrays, policy=policy, carry=carry, keys=keys)[1].steps

@@ -155,6 +155,8 @@ class HostEnv(Protocol):
     action_space: Space
     return_threshold: float | None
     """The mean return from which on the task counts as solved; None if nobody has said."""
+    max_episode_steps: int | None
+    """The limit of steps that episodes have; None if none is known."""
     needs_restart: bool
     """Whether running episodes are lost, so that the next rollout must begin with `restart`."""
 

@@ -55,6 +55,7 @@ class EnvPoolEnv:
         self._limit = limit if 0 < limit < _NO_LIMIT and registry.specs[name][0] not in _TIMED_INSIDE else _NO_LIMIT
         if self._limit < _NO_LIMIT:
             self._config["max_episode_steps"] = limit + 1
+        self.max_episode_steps = limit if 0 < limit < _NO_LIMIT else None
         self._info = EpisodeInfo(num_envs)
         self._seeds: list[int] = []
         self._actions: list[np.ndarray] = []

@@ -42,6 +42,7 @@ class GymnasiumEnv:
     num_workers = 0
     needs_restart = False
     return_threshold: float | None = None
+    max_episode_steps: int | None = None
 
     def __init__(
         self, make: Callable[[], gymnasium.Env], num_envs: int, id: str, options: dict[str, Any], at: Any = None
@@ -238,7 +239,11 @@ def recipe(env: Any, options: dict[str, Any]) -> tuple[Callable[[], gymnasium.En
         # With what is registered under the id: a worker process has not run the user's registrations.
         return partial(_make_by_id, env, options, gymnasium.registry.get(env)), f"gym:{env}"
     if isinstance(env, gymnasium.Env):
-        return partial(_copy, env), f"object:{type(env.unwrapped).__qualname__}"
+        if unknown := sorted(options.keys() - {"max_episode_steps"}):
+            raise LudusError(
+                f"env_options.{unknown[0]}: an environment that is made already takes max_episode_steps only"
+            )
+        return partial(_copy, env, options.get("max_episode_steps")), f"object:{type(env.unwrapped).__qualname__}"
     if callable(env):
         return partial(_make_by_call, env, options), f"object:{getattr(env, '__qualname__', env)}"
     raise LudusError(f"env={env!r}: must be an id, a gymnasium.Env, its class, or a ludus Environment")
@@ -248,6 +253,20 @@ def return_threshold(name: str) -> float | None:
     """Return the mean return from which on Gymnasium calls an id solved; None if it does not say."""
     spec = gymnasium.registry.get(name)
     return None if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
+
+
+def longest_episode(env: Any, options: dict[str, Any]) -> int | None:
+    """Return the limit of steps that episodes have; None if none is known."""
+    asked = options.get("max_episode_steps")
+    spec = gymnasium.registry.get(env) if isinstance(env, str) else None
+    if spec is not None:
+        return spec.max_episode_steps if asked is None else asked
+    limits = [] if asked is None else [asked]
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min(limits, default=None)
 
 
 def step_seconds(make: Callable[[], gymnasium.Env]) -> float | None:
@@ -359,9 +378,10 @@ def _make_by_call(make: Callable[..., Any], options: dict[str, Any]) -> gymnasiu
     return env
 
 
-def _copy(env: gymnasium.Env) -> gymnasium.Env:
+def _copy(env: gymnasium.Env, max_episode_steps: int | None) -> gymnasium.Env:
     try:
-        return copy.deepcopy(env)
+        made = copy.deepcopy(env)
+        return made if max_episode_steps is None else gymnasium.wrappers.TimeLimit(made, max_episode_steps)
     except Exception as error:  # whatever a user's object raises when copied
         raise LudusError(f"env: {type(env).__name__} cannot be copied ({error}); pass its class instead") from error
 

@@ -155,7 +155,7 @@ def _from_object(
 def _gymnasium(env: Any, num_envs: int, options: dict[str, Any], workers: _Workers, name: str | None = None) -> HostEnv:
     """Make a batch in this process or in workers; `name` is what a user's own environment is registered under."""
     try:
-        from ludus.envs.gymnasium import GymnasiumEnv, recipe, return_threshold
+        from ludus.envs.gymnasium import GymnasiumEnv, longest_episode, recipe, return_threshold
     except ImportError as error:
         raise LudusError(f"env={env}: needs Gymnasium (pip install gymnasium)") from error
     make, id = recipe(env, options)
@@ -168,6 +168,7 @@ def _gymnasium(env: Any, num_envs: int, options: dict[str, Any], workers: _Worke
         faults = WorkerOptions(workers.timeout, workers.on_fault)
         batch = WorkerEnv(make, num_envs, id, options, count, faults, placement)
     batch.return_threshold = return_threshold(env) if isinstance(env, str) else None
+    batch.max_episode_steps = longest_episode(env, options)
     return batch
 
 

@@ -142,6 +142,7 @@ class WorkerEnv:
 
     needs_restart = False
     return_threshold: float | None = None
+    max_episode_steps: int | None = None
 
     def __init__(
         self,

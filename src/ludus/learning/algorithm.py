@@ -33,6 +33,8 @@ class Algorithm(Protocol):
 
     values_actions: ClassVar[bool]
     """Whether its critic judges an observation together with an action."""
+    is_on_policy: ClassVar[bool]
+    """Whether it learns from each rollout alone, so that rollouts may be of different lengths."""
 
     def init(self, key: jax.Array, spec: Spec) -> Any:
         """Return the learner's whole state: networks, optimiser, normalisers, replay."""

@@ -149,6 +149,7 @@ class PPO:
 
     values_actions: ClassVar[bool] = False
     """Its critic judges observations alone."""
+    is_on_policy: ClassVar[bool] = True
 
     learning_rate: float = traced(3e-4, "Adam's step size; ignored if `optimizer` is given", 0.0)
     gamma: float = traced(0.99, "discount factor", 0.0, 1.0)
@@ -164,7 +165,7 @@ class PPO:
         None, "stop an update's epochs once approx_kl exceeds 1.5 times this; null: off", 0.0
     )
     batch_size: int = static(2048, "transitions collected for each update, over all environments", 1)
-    minibatch_size: int = static(64, "transitions in each gradient step, at least 2", 1)
+    minibatch_size: int = static(64, "transitions in each gradient step, at least 2; an epoch's last may have fewer", 1)
     epochs_per_update: int = static(10, "passes over the collected transitions", 1)
     accumulation_steps: int = static(1, "parts each minibatch is cut into to save memory; the gradient is the same", 1)
     anneal_learning_rate: bool = static(
@@ -179,9 +180,10 @@ class PPO:
     def __post_init__(self) -> None:
         """Check what can be checked without an environment."""
         check_hyperparameters(self)
-        if self.batch_size % self.minibatch_size:
+        if self.minibatch_size > self.batch_size:
             raise LudusError(
-                f"algorithm.minibatch_size={self.minibatch_size}: must divide algorithm.batch_size={self.batch_size}"
+                f"algorithm.minibatch_size={self.minibatch_size}: must be at most "
+                f"algorithm.batch_size={self.batch_size}"
             )
         if self.minibatch_size % self.accumulation_steps:
             raise LudusError(
@@ -351,9 +353,11 @@ class PPO:
 
     def _epochs(self, state: PPOState, samples: Samples, key: jax.Array, annealing: Any) -> tuple[Learner, Any]:
         """Run every minibatch of every epoch; metrics are means over the gradient steps that were made."""
-        rows, transitions = len(samples.advantage), samples.advantage.size
+        rows = len(samples.advantage)
+        size = self.minibatch_size if samples.ended is None else self.minibatch_size // self.rollout_length(rows)
+        samples = _filled_up(samples, -rows % size)
+        rows = len(samples.advantage)
         has_data = None if samples.weight is None else samples.weight.reshape(rows, -1).any(axis=1)
-        size = self.minibatch_size * rows // transitions
         indices = minibatch_indices(key, rows, size, self.epochs_per_update, has_data)
         may_skip = self.target_kl is not None or samples.weight is not None
 
@@ -450,6 +454,15 @@ def _samples(state: PPOState, steps: Transition, mask: jax.Array | None, estimat
     if has_memory:
         return jax.tree.map(lambda x: x.swapaxes(0, 1), by_time)._replace(memory=memory)  # [T, B] -> [B, T]
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), by_time)  # [T, B] -> [T * B]
+
+
+def _filled_up(samples: Samples, count: int) -> Samples:
+    """Add so many rows that weigh nothing: the last minibatch of an epoch is shorter, but no other program."""
+    if not count:
+        return samples
+    weight = jnp.ones_like(samples.advantage) if samples.weight is None else samples.weight
+    more = jax.tree.map(lambda x: x[:count], samples._replace(weight=jnp.zeros_like(weight)))
+    return jax.tree.map(lambda *x: jnp.concatenate(x), samples._replace(weight=weight), more)
 
 
 def _network_of(name: str) -> str:

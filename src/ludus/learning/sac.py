@@ -119,6 +119,7 @@ class SAC:
 
     values_actions: ClassVar[bool] = True
     """Its critics judge an observation and an action."""
+    is_on_policy: ClassVar[bool] = False
 
     learning_rate: float = traced(3e-4, "Adam's step size for actor, critics and temperature", 0.0)
     gamma: float = traced(0.99, "discount factor", 0.0, 1.0)

@@ -4,7 +4,7 @@ Both modules have the same names:
 
     begin(algorithm, env, policy, key)                                -> carry
     start(algorithm, env, policy, key)                                -> carry, as a program of its own
-    collect(algorithm, env, policy, carry, keys, num_steps, whole)    -> carry, Rollout, EpisodeStats
+    collect(algorithm, env, policy, carry, keys, num_steps, ...)      -> carry, Rollout, EpisodeStats
     play(algorithm, env, policy, key, episodes, max_steps)            -> returns, lengths, info of episodes
     Lane(env, key, index)                                             -> one of these episodes, to be stepped by hand
     compile_update(update, options, donate)                           -> update, compiled if it runs on its own

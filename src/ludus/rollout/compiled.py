@@ -12,6 +12,7 @@ from ludus.compilation import Options, compiler_options, jit
 from ludus.envs.base import HostStep
 from ludus.envs.vector import Draw, EpisodeSoFar, VectorEnv, VectorState
 from ludus.rollout.sampling import episode_noise, sampling_key
+from ludus.rollout.valid import cut_short, within
 from ludus.rows import Layout, choose_rows
 from ludus.seeding import spread
 from ludus.types import EpisodeStats, Mode, Rollout, RolloutKeys, Transition
@@ -33,39 +34,55 @@ def begin(algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array) -> Carry:
 
 
 def collect(
-    algorithm: Any, env: VectorEnv, policy: Any, carry: Carry, keys: RolloutKeys, num_steps: int, whole_episodes: bool
+    algorithm: Any,
+    env: VectorEnv,
+    policy: Any,
+    carry: Carry,
+    keys: RolloutKeys,
+    num_steps: int,
+    threshold: int = 0,
+    episodes_left: Any = None,
 ) -> tuple[Carry, Rollout, EpisodeStats]:
     """Run `num_steps` steps in every environment.
 
-    With `whole_episodes`, every environment starts afresh and contributes its first episode alone, cut (as a
-    truncation) at `num_steps` if it has not ended; `valid` is False on all rows after it.
+    With a `threshold`, every environment starts afresh and contributes whole episodes, one after the other, until
+    they have so many steps (1: a single episode); `num_steps` is the room there is for them, and an episode that has
+    not ended there is cut. With `episodes_left`, the rollout is over at the end of the last of so many episodes, and
+    the environments stay where they are by then. `valid` is False on rows after that.
     """
-    if whole_episodes:
+    if threshold:
         carry = begin(algorithm, env, policy, keys.begin)
     start = algorithm.initial_memory(policy, env.num_envs)
+    is_partial = bool(threshold) or episodes_left is not None
 
-    def step(state: tuple[Carry, jax.Array], inputs: Any) -> tuple[Any, Any]:
-        (env_state, memory), valid = state
+    def step(state: tuple[Carry, Any, Any], inputs: Any) -> tuple[Any, Any]:
+        carry, active, left = state
         draw, noise, t = inputs
-        memory, action, extras = algorithm.act(policy, memory, env_state.obs, noise, "explore")
-        after, outcome = env.step(env_state, action, draw)
-        truncated = outcome.truncated
-        if whole_episodes:
-            truncated = truncated | ((t == num_steps - 1) & ~outcome.terminated)
-        ended = outcome.terminated | truncated
+        memory, action, extras = algorithm.act(policy, carry.memory, carry.env.obs, noise, "explore")
+        after, outcome = env.step(carry.env, action, draw)
+        ended = outcome.terminated | outcome.truncated
+        after = Carry(after, choose_rows(ended, start, memory))
+        valid = active if left is None else within(active, ended, left)
         transition = Transition(
-            env_state.obs, action, outcome.reward, outcome.terminated, truncated, outcome.obs, extras,
-            valid if whole_episodes else None,
-        )  # fmt: skip
-        carry = Carry(after, choose_rows(ended, start, memory))
-        return (carry, valid & ~ended), (transition, outcome.info)
+            carry.env.obs, action, outcome.reward, outcome.terminated, outcome.truncated, outcome.obs, extras, valid
+        )
+        if left is not None:
+            left = left - (valid & ended).sum(dtype=jnp.int32)
+            after = after if threshold else choose_rows(active, after, carry)
+            active = active & (left > 0)
+        if threshold:
+            active = active & ~(ended & (t + 1 >= threshold))
+        return (after, active, left), (transition, outcome.info)
 
-    t = jnp.arange(num_steps)
     noise = algorithm.noise(policy, keys.noise, (num_steps, env.num_envs))
-    inputs = env.draw(keys.step, keys.start, num_steps), noise, t
-    valid = jnp.ones(env.num_envs, bool)
-    (after, _), (steps, episode) = jax.lax.scan(step, (carry, valid), inputs)
-    return after, Rollout(steps, carry.memory), episode_stats(steps, episode)
+    inputs = env.draw(keys.step, keys.start, num_steps), noise, jnp.arange(num_steps)
+    active = jnp.ones(env.num_envs, bool) if is_partial else None
+    (after, _, _), (steps, episode) = jax.lax.scan(step, (carry, active, episodes_left), inputs)
+    stats = episode_stats(steps, episode)
+    if is_partial:
+        steps, cut = cut_short(steps, is_whole=bool(threshold))
+        stats = stats._replace(cut=cut)
+    return after, Rollout(steps, carry.memory), stats
 
 
 def episode_stats(steps: Transition, episode: EpisodeSoFar) -> EpisodeStats:

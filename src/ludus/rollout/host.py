@@ -13,6 +13,7 @@ from ludus.compilation import Options, jit
 from ludus.envs.base import HostEnv, HostStep
 from ludus.envs.episode_info import InfoMeans, episode_figures
 from ludus.rollout.sampling import episode_noise, sampling_key
+from ludus.rollout.valid import cut_short, within
 from ludus.rows import Layout, choose_rows
 from ludus.types import EpisodeStats, LudusError, Mode, Rollout, RolloutKeys, Transition
 
@@ -119,68 +120,115 @@ def _layout_of(treedef: Any, leaves: tuple[tuple[tuple[int, ...], np.dtype], ...
 
 
 def collect(
-    algorithm: Any, env: HostEnv, policy: Any, carry: Carry, keys: RolloutKeys, num_steps: int, whole_episodes: bool
+    algorithm: Any,
+    env: HostEnv,
+    policy: Any,
+    carry: Carry,
+    keys: RolloutKeys,
+    num_steps: int,
+    threshold: int = 0,
+    episodes_left: Any = None,
 ) -> tuple[Carry, Rollout, EpisodeStats]:
     """Run `num_steps` steps in every environment; see `compiled.collect`, whose twin this is."""
     n = env.num_envs
-    if whole_episodes:
+    if threshold:
         carry = begin(algorithm, env, policy, keys.begin)
-    (obs, episode_return, episode_length), start_memory = carry
+    obs, memory = carry.env.obs, carry.memory
     noise = _noise(algorithm, policy, keys.noise, (num_steps, n))
-    layout = _layout(algorithm, policy, start_memory, obs, noise, "explore")
-    rows = np.empty((num_steps, n, layout.width), np.float32)
-    # Fresh arrays for each rollout: the device may keep using the last ones without a copy.
-    steps = Transition(
-        obs=_room_for(num_steps, obs),
-        action=None,
-        reward=np.empty((num_steps, n), np.float32),
-        terminated=np.empty((num_steps, n), bool),
-        truncated=np.empty((num_steps, n), bool),
-        next_obs=_room_for(num_steps, obs),
-        extras=None,
-        valid=np.ones((num_steps, n), bool),
-    )
-    returns, lengths = np.empty((num_steps, n), np.float32), np.empty((num_steps, n), np.int32)
-    memory, ended, valid = start_memory, np.zeros(n, bool), np.ones(n, bool)
-    first, info, may_break = np.zeros(n, np.int32), InfoMeans(), False
+    layout = _layout(algorithm, policy, memory, obs, noise, "explore")
+    rows = np.zeros((num_steps, n, layout.width), np.float32)
+    sheet, ended = _Sheet(num_steps, carry.env, threshold, episodes_left), np.zeros(n, bool)
     seconds = {"seconds/act": 0.0, "seconds/environment": 0.0}
     for t in range(num_steps):
-        _write(steps.obs, t, obs)
         began = time.perf_counter()
         memory, packed = _act(algorithm, policy, memory, obs, ended, noise, np.int32(t), "explore")
         rows[t] = packed
         action = layout.unpack([rows[t].copy()])[0]  # a copy: the environment may write into it
         chosen = time.perf_counter()
+        _write(sheet.steps.obs, t, obs)
         outcome = _restarted(env, obs) if env.needs_restart else env.step(action)
         seconds["seconds/act"] += chosen - began
         seconds["seconds/environment"] += time.perf_counter() - chosen
-        truncated = outcome.truncated
-        if whole_episodes:
-            steps.valid[t] = valid
-            truncated = truncated | ((t == num_steps - 1) & ~outcome.terminated)
-        if outcome.broken is not None:
-            may_break, truncated = True, truncated | outcome.broken
-            _drop_broken(steps.valid, first, t, outcome.broken)
-        ended = outcome.terminated | truncated
-        steps.reward[t], steps.terminated[t], steps.truncated[t] = outcome.reward, outcome.terminated, truncated
-        _write(steps.next_obs, t, outcome.next_obs)
-        episode_return, episode_length = episode_return + outcome.reward, episode_length + 1
-        returns[t], lengths[t] = episode_return, episode_length
-        episode_return, episode_length = np.where(ended, 0, episode_return), np.where(ended, 0, episode_length)
-        if whole_episodes:  # an episode that was lost makes room for the next one
-            valid = valid & ~(ended if outcome.broken is None else ended & ~outcome.broken)
-        if ended.any():
-            first[ended] = t + 1
-            info.add(outcome.info, ended & steps.valid[t])
+        ended = sheet.add(t, outcome)
         obs = outcome.obs
-    actions, extras = layout.unpack([rows])
-    # Whether there is a mask never changes from rollout to rollout: the update would be compiled anew.
-    steps = steps._replace(action=actions, extras=extras, valid=steps.valid if whole_episodes or may_break else None)
+        if sheet.is_full:
+            break
     if jax.tree.leaves(memory):
         memory = choose_rows(jnp.asarray(ended), algorithm.initial_memory(policy, n), memory)
-    state = HostState(jax.tree.map(np.array, obs), episode_return.astype(np.float32), episode_length.astype(np.int32))
-    stats = _episode_stats(steps, returns, lengths)._replace(info=info.figures(), seconds=seconds)
-    return Carry(state, memory), Rollout(jax.device_put(steps), start_memory), stats
+    steps, stats = sheet.finished(*layout.unpack([rows]))
+    after = Carry(sheet.state(obs), memory)
+    return after, Rollout(jax.device_put(steps), carry.memory), stats._replace(seconds=seconds)
+
+
+class _Sheet:
+    """What a rollout writes down, row by row; rows that it does not come to are zeros that are not valid."""
+
+    def __init__(self, num_steps: int, start: HostState, threshold: int, episodes_left: Any):
+        """Make room; see `compiled.collect`."""
+        n = len(start.episode_return)
+        shape = num_steps, n
+        # Fresh arrays for each rollout: the device may keep using the last ones without a copy.
+        self.steps = Transition(
+            obs=_room_for(num_steps, start.obs),
+            action=None,
+            reward=np.zeros(shape, np.float32),
+            terminated=np.zeros(shape, bool),
+            truncated=np.zeros(shape, bool),
+            next_obs=_room_for(num_steps, start.obs),
+            extras=None,
+            valid=np.zeros(shape, bool),
+        )
+        self.is_full = False
+        self._returns, self._lengths = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
+        self._episode_return, self._episode_length = start.episode_return, start.episode_length
+        self._threshold, self._is_counting = threshold, episodes_left is not None
+        self._left = np.inf if episodes_left is None else int(episodes_left)
+        self._active, self._first = np.ones(n, bool), np.zeros(n, np.int32)
+        self._info, self._may_break = InfoMeans(), False
+
+    def add(self, t: int, outcome: HostStep) -> np.ndarray:
+        """Write down what followed the action; return where an episode ended."""
+        steps, broken = self.steps, outcome.broken
+        is_over = ended = outcome.terminated | outcome.truncated
+        if broken is not None:
+            self._may_break, ended, is_over = True, ended | broken, ended & ~broken
+        steps.reward[t], steps.terminated[t] = outcome.reward, outcome.terminated
+        steps.truncated[t] = outcome.truncated if broken is None else outcome.truncated | broken
+        steps.valid[t] = within(self._active, is_over, self._left) if self._is_counting else self._active
+        if broken is not None:
+            _drop_broken(steps.valid, self._first, t, broken)
+        _write(steps.next_obs, t, outcome.next_obs)
+        total, length = self._episode_return + outcome.reward, self._episode_length + 1
+        self._returns[t], self._lengths[t] = total, length
+        self._episode_return, self._episode_length = np.where(ended, 0, total), np.where(ended, 0, length)
+        if ended.any():
+            self._first[ended] = t + 1
+            self._info.add(outcome.info, ended & steps.valid[t])
+            self._ended(t, is_over)
+        return ended
+
+    def _ended(self, t: int, is_over: np.ndarray) -> None:
+        """Count episodes that ended. One that was lost is not counted: it makes room for the next."""
+        self._left -= (is_over & self.steps.valid[t]).sum()
+        if self._threshold:
+            is_enough = self.steps.valid[: t + 1].sum(axis=0) >= self._threshold
+            self._active = self._active & ~(is_over & is_enough)
+        self.is_full = self._left <= 0 or not self._active.any()
+
+    def finished(self, action: Any, extras: Any) -> tuple[Transition, EpisodeStats]:
+        """Return the rows and what their episodes came to."""
+        steps = self.steps._replace(action=action, extras=extras)
+        stats = _episode_stats(steps, self._returns, self._lengths)._replace(info=self._info.figures())
+        if self._threshold or self._is_counting:
+            steps, cut = cut_short(steps, is_whole=bool(self._threshold))
+            return steps, stats._replace(cut=cut)
+        # Whether there is a mask never changes from rollout to rollout: the update would be compiled anew.
+        return (steps if self._may_break else steps._replace(valid=None)), stats
+
+    def state(self, obs: Any) -> HostState:
+        """Return where the environments are, which show `obs` by now."""
+        gathered = self._episode_return.astype(np.float32), self._episode_length.astype(np.int32)
+        return HostState(jax.tree.map(np.array, obs), *gathered)
 
 
 def _restarted(env: HostEnv, obs: Any) -> HostStep:
@@ -192,7 +240,7 @@ def _restarted(env: HostEnv, obs: Any) -> HostStep:
 
 
 def _room_for(num_steps: int, obs: Any) -> Any:
-    return jax.tree.map(lambda leaf: np.empty((num_steps, *leaf.shape), leaf.dtype), obs)
+    return jax.tree.map(lambda leaf: np.zeros((num_steps, *leaf.shape), leaf.dtype), obs)
 
 
 def _write(room: Any, t: int, obs: Any) -> None:
@@ -207,9 +255,7 @@ def _drop_broken(valid: np.ndarray, first: np.ndarray, t: int, broken: np.ndarra
 
 
 def _episode_stats(steps: Transition, returns: np.ndarray, lengths: np.ndarray) -> EpisodeStats:
-    ended = steps.terminated | steps.truncated
-    if steps.valid is not None:
-        ended = ended & steps.valid
+    ended = (steps.terminated | steps.truncated) & steps.valid
     over = returns[ended]
     return EpisodeStats(
         episodes=np.int32(len(over)),
@@ -217,7 +263,7 @@ def _episode_stats(steps: Transition, returns: np.ndarray, lengths: np.ndarray) 
         return_min=np.float32(over.min(initial=np.inf)),
         return_max=np.float32(over.max(initial=-np.inf)),
         length_sum=np.float32(lengths[ended].sum()),
-        steps=np.int32(ended.size if steps.valid is None else steps.valid.sum()),
+        steps=np.int32(steps.valid.sum()),
         terminations=np.int32((ended & steps.terminated).sum()),
         returns=np.where(ended, returns, np.float32(np.nan)),
         lengths=np.where(ended, lengths, 0),

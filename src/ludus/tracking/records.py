@@ -21,6 +21,8 @@ ITERATION_METRICS = {
     "episode_return_min": "lowest of them",
     "episode_return_max": "highest of them",
     "episode_length_mean": "their mean length in steps",
+    "episodes_cut": "episodes that the end of this rollout cut short, where rollouts hold whole ones (setting "
+    "`collect`): they are learnt from, but not counted as episodes",
     "success_rate": "share of them that succeeded: by the environment's `is_success`, else by the return that counts "
     "as solved, else all that terminated (setting `success`)",
     "reward_mean": "mean reward of a step",
@@ -106,6 +108,7 @@ class Recorder:
         self._before, self._started = 0.0, time.perf_counter()
         self._recent: list[Episodes] = []
         self._trouble: str | None = None
+        self._has_warned = False
 
     @property
     def elapsed(self) -> float:
@@ -239,6 +242,7 @@ class Recorder:
             episodes = _episode_figures(rows, i) | ({} if success_rate is None else {"success_rate": success_rate})
             journal.append({"kind": "train", **self.counts, **episodes, **figures[i], **timing})
             self._log(journal[-1], int(rows["steps"][i]))
+            self._warn_of_cuts(journal[-1])
         return journal
 
     def _success_rate(self, rows: dict[str, np.ndarray], i: int) -> float | None:
@@ -260,6 +264,15 @@ class Recorder:
             self._recent.append(Episodes(episodes, return_sum, float(rows["length_sum"][i]), successes))
             while sum(part.count for part in self._recent[1:]) >= WINDOW:
                 del self._recent[0]
+
+    def _warn_of_cuts(self, row: dict[str, Any]) -> None:
+        """Say so, once, if episodes are cut that should be whole."""
+        if row.get("episodes_cut") and not self._has_warned:
+            self._has_warned = True
+            self.console.say(
+                f"{row['episodes_cut']:.0f} episodes were cut where the rollout had no more room: they are learnt "
+                "from, but not counted; a larger algorithm.batch_size has room for them"
+            )
 
     def _log(self, row: dict[str, Any], rollout_length: int) -> None:
         """Show the block of statistics, and tell the user's log, as often as they want that."""
