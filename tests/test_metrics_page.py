@@ -14,6 +14,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "en" / "metrics.md"
 SECTIONS = {
     "Every iteration": records.ITERATION_METRICS,
     "Single episodes": records.EPISODE_METRICS,
+    "Whole episodes": records.WHOLE_METRICS,
     "Where the time went": records.TIME_METRICS,
     "The environment's own": records.INFO_METRICS,
     "PPO": ppo.METRICS,

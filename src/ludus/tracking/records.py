@@ -21,8 +21,6 @@ ITERATION_METRICS = {
     "episode_return_min": "lowest of them",
     "episode_return_max": "highest of them",
     "episode_length_mean": "their mean length in steps",
-    "episodes_cut": "episodes that the end of this rollout cut short, where rollouts hold whole ones (setting "
-    "`collect`): they are learnt from, but not counted as episodes",
     "success_rate": "share of them that succeeded: by the environment's `is_success`, else by the return that counts "
     "as solved, else all that terminated (setting `success`)",
     "reward_mean": "mean reward of a step",
@@ -36,6 +34,11 @@ EPISODE_METRICS = {
     "episode_lengths": "their lengths",
 }
 """What a `train` row holds besides with `record_episodes`: lists."""
+
+WHOLE_METRICS = {
+    "episodes_cut": "episodes that the end of this rollout cut short: they are learnt from, but not counted as episodes",
+}
+"""What a `train` row holds besides where rollouts hold whole episodes."""
 
 TIME_METRICS = {
     "seconds/environment": "time of this iteration that environments outside JAX took to step",
