@@ -11,7 +11,7 @@ import zoo
 from ludus.critic import Critic
 from ludus.learning.algorithm import as_arrays
 from ludus.policy import Policy
-from ludus.spaces import Box
+from ludus.spaces import Box, Dict
 from ludus.types import Spec
 
 
@@ -45,6 +45,13 @@ CHANNELS_FIRST = Box(0, 255, (2, 52, 44), "uint8")
 PENDULUM = Spec(Box(-8.0, 8.0, (3,)), Box(-2.0, 2.0, (1,)), 4)
 ARM = Spec(Box(-np.inf, np.inf, (5,)), Box((-1.0, 0.0), (3.0, 0.5), (2,)), 4)
 
+BYTES_OF_MANY_BOUNDS = {
+    "bits": Box(0, 1, (3, 2), "uint8"),
+    "counts": Box((0, 50), (9, 60), (2,), "uint8"),
+    "camera": Box(0, 1, (36, 40, 1), "uint8"),
+}
+BOUNDS = Spec(Dict(BYTES_OF_MANY_BOUNDS), Box((-2.0, -np.inf, 0.0), (5.0, np.inf, np.inf), (3,)), 4)
+
 
 def space_case(name: str, **options: Any) -> tuple[Policy, Critic, Any]:
     """Return PPO on a case of the zoo, and its environment."""
@@ -67,6 +74,8 @@ NAMED = {
     "sac normalised": (ludus.SAC(normalize_observations=True, **SAC_OPTIONS), ARM),
     "sac apart": (ludus.SAC(replay_size=256, network=ludus.MLP((16, 8), "relu", critic_hidden_sizes=(7,))), ARM),
     "sac image": (ludus.SAC(**SAC_OPTIONS), dataclasses.replace(ARM, observation_space=BYTES)),
+    "bounds": (ludus.PPO(), BOUNDS),
+    "saved before bounds counted": (ludus.PPO(), dataclasses.replace(BOUNDS, scaling="bytes")),
     "image, channels first": (
         ludus.PPO(),
         dataclasses.replace(ARM, observation_space=Box(0, 255, (2, 40, 36), "uint8")),

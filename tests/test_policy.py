@@ -1,14 +1,24 @@
 """A saved policy is complete: the normaliser travels with the parameters, and nothing in the file can run."""
 
+import dataclasses
+from pathlib import Path
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import nnx
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 import ludus
+from learned_cases import NAMED, learned
 from ludus.networks.actor_critic import ActionHead
+from ludus.networks.encoder import NatureCNN
 from ludus.policy import FINAL, save_policy
+from ludus.resume import policy_at
+from ludus.spaces import Box, Discrete
 
 OBS = np.random.default_rng(0).uniform(-2, 2, (32, 3)).astype(np.float32)
 
@@ -125,3 +135,80 @@ def test_a_flipped_bit_in_a_weight_is_noticed(tmp_path):
     (tmp_path / "policy.safetensors").write_bytes(data)
     with pytest.raises(ludus.LudusError, match=r"policy.safetensors: is damaged \(its SHA-256"):
         ludus.load_policy(tmp_path / "policy.safetensors")
+
+
+# Files from before numbers were scaled by the bounds of each entry
+
+
+@pytest.fixture
+def old_file(tmp_path):
+    """A policy as it was saved then: its header says nothing of scaling."""
+    policy, _ = learned(*NAMED["saved before bounds counted"])
+    save_policy(policy, tmp_path / "new.safetensors")
+    with safe_open(tmp_path / "new.safetensors", framework="numpy") as handle:
+        header = {name: text for name, text in handle.metadata().items() if name not in ("scaling", "sha256")}
+        save_file({name: handle.get_tensor(name) for name in handle.keys()}, tmp_path / "old.safetensors", header)  # noqa: SIM118
+    return tmp_path / "old.safetensors"
+
+
+def test_a_policy_that_was_saved_before_bounds_counted_acts_as_it_did(old_file, tmp_path):
+    """Then bytes were divided by 255, and a box that is not bounded everywhere was only clipped."""
+    loaded = ludus.load_policy(old_file)
+    space = loaded.spec.observation_space
+    generator = np.random.default_rng(0)
+    obs = {
+        name: generator.integers(leaf.bounds[1] + 1, size=(7, *leaf.shape)).astype(np.uint8)
+        for name, leaf in space.spaces
+    }
+    module = loaded.state.network.merge(loaded.state.parameters)
+    camera = dict(zip(dict(space.spaces), module.encoder.parts, strict=True))["camera"]
+    whole = NatureCNN(Box(0, 255, camera.space.shape, "uint8"), generator)
+    whole.convolutions, whole.dense = camera.convolutions, camera.dense
+    flat = {name: x.reshape(7, -1) / np.float32(255) for name, x in obs.items()}
+    features = np.concatenate([flat["bits"], np.asarray(whole(obs["camera"])), flat["counts"]], axis=1)
+    outputs = np.asarray(module.actor(features).mean)
+    expected = np.clip(outputs, *loaded.spec.action_space.bounds)
+    np.testing.assert_allclose(loaded(obs), expected, rtol=1e-5, atol=1e-6)
+
+    save_policy(loaded, tmp_path / "again.safetensors")
+    np.testing.assert_array_equal(ludus.load_policy(tmp_path / "again.safetensors")(obs), loaded(obs))
+    now = learned(*NAMED["bounds"])[0]
+    assert now.spec.scaling == "bounds" and not np.allclose(now(obs), loaded(obs), atol=0.1)
+
+
+def test_where_scaling_means_what_it_meant_an_old_file_is_like_a_new_one():
+    for file in ("ppo_policy.safetensors", "sac_policy.safetensors", "run-1"):
+        assert ludus.load_policy(Path(__file__).parent / "golden" / file).spec.scaling == "bounds"
+
+
+def test_a_scaling_that_there_is_not_is_refused(old_file, tmp_path):
+    with safe_open(old_file, framework="numpy") as handle:
+        header = {**handle.metadata(), "scaling": "furlongs"}
+    save_file(load_file(old_file), tmp_path / "odd.safetensors", header)
+    with pytest.raises(ludus.LudusError, match=r"its header is damaged .*scaling='furlongs'"):
+        ludus.load_policy(tmp_path / "odd.safetensors")
+
+
+def test_a_run_goes_on_with_the_scaling_that_it_began_with(tmp_path):
+    settings = ludus.Settings(eval_frequency=0, verbose=False, checkpoint=ludus.CheckpointOptions(every_iterations=1))
+    env, ppo = ludus.make_env(Bits(), 4), ludus.PPO(batch_size=64, minibatch_size=32)
+    trainer = ludus.Trainer(ppo, env, settings, run_dir=tmp_path / "run")
+    trainer.loop.spec = dataclasses.replace(trainer.loop.spec, scaling="bytes")
+    trainer.train(total_steps=64)
+    resumed = ludus.Trainer.resume(tmp_path / "run", total_steps=128, env=env, verbose=False)
+    assert resumed.loop.spec.scaling == "bytes"
+    resumed.train()
+    assert ludus.load_policy(tmp_path / "run").spec.scaling == "bytes"
+    assert policy_at(tmp_path / "run", "latest", env=env).spec.scaling == "bytes"
+
+
+class Bits(ludus.Environment):
+    """Ends at once."""
+
+    observation_space, action_space = Box(0, 1, (2,), "uint8"), Discrete(2)
+
+    def reset(self, key):
+        return (), jnp.ones(2, jnp.uint8)
+
+    def step(self, state, action, key):
+        return (), ludus.Step(jnp.ones(2, jnp.uint8), jnp.float32(1), jnp.bool_(True))

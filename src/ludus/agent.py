@@ -272,6 +272,8 @@ class Agent:
             theirs, ours = getattr(loaded.spec, name), getattr(self.spec, name)
             if theirs != ours:
                 raise LudusError(f"load: {name} of the file is {theirs}, but this agent's is {ours}")
+        if loaded.spec.scaling != self.spec.scaling:
+            raise LudusError("load: the file is older than the way in which numbers of these spaces are scaled now")
         return loaded
 
     def _exchange(self, part: Any, new: Any, function: Callable) -> None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from ludus import files
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.registry import build, describe
-from ludus.networks.layers import vector_size
+from ludus.networks.layers import settled, vector_size
 from ludus.spaces import (
     Box,
     Dict,
@@ -31,7 +31,7 @@ from ludus.spaces import (
     mask_size,
     unflatten,
 )
-from ludus.types import LudusError, Masked, Spec, split_mask
+from ludus.types import LudusError, Masked, Scaling, Spec, split_mask
 
 MOST_ENVS = 2**24
 """A file that says it was trained in more environments is not believed."""
@@ -90,6 +90,7 @@ def save(learned: Learned, format: str, path: Path) -> None:
         "observation_space": json.dumps(_space_to_data(learned.spec.observation_space)),
         "action_space": json.dumps(_space_to_data(learned.spec.action_space)),
         "num_envs": str(learned.spec.num_envs),
+        "scaling": learned.spec.scaling,
         "env": learned.env_id,
     }
     arrays = _named_arrays(learned.state)
@@ -106,7 +107,7 @@ def load(kind: type[Kind], format: str, file: Path, algorithm: Any, part: Callab
     header, arrays = _read(file, format, noun)
     try:
         spaces = [_space_from_data(json.loads(header[name])) for name in ("observation_space", "action_space")]
-        spec = Spec(*spaces, num_envs=int(header["num_envs"]))
+        spec = settled(Spec(*spaces, num_envs=int(header["num_envs"]), scaling=scaling_in(header)))
         env_id, description = header["env"], json.loads(header["algorithm"])
         if algorithm is None:
             _check_size(spec, description["network"], arrays)
@@ -117,6 +118,14 @@ def load(kind: type[Kind], format: str, file: Path, algorithm: Any, part: Callab
     except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise LudusError(f"{file}: its header is damaged ({type(error).__name__}: {error})") from error
     return kind(as_arrays(algorithm), _filled(blank, arrays, file), spec, env_id)
+
+
+def scaling_in(saved: dict[str, Any]) -> Scaling:
+    """Return how what was saved scales numbers; ValueError if it says something else."""
+    name = saved.get("scaling", "bytes")  # what was saved before there was a choice says nothing
+    if name not in get_args(Scaling):
+        raise ValueError(f"scaling={name!r}")
+    return name
 
 
 def _check_size(spec: Spec, network: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

@@ -31,6 +31,7 @@ def record_of(trainer: "Trainer", folder: RunFolder) -> dict[str, Any]:
         "score": trainer.judge.score,
         "run": folder.identity["id"],
         "meaning": meaning_of(trainer),
+        "scaling": trainer.loop.spec.scaling,
         "compiler_options": [list(option) for option in trainer.loop.options],
         "made_with": made_with(trainer),
     }

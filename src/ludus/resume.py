@@ -6,6 +6,7 @@ or **episode** (host environments that cannot be brought back start new episodes
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from ludus.compilation import Options
 from ludus.counting import Budget
 from ludus.critic import Critic
 from ludus.iteration import TrainState
+from ludus.learned import scaling_in
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.registry import build
+from ludus.networks.layers import settled
 from ludus.policy import Policy
 from ludus.run_config import MEANING, changed, environment_in, made_with, meaning_of, settings_in
 from ludus.seeding import stream
@@ -27,7 +30,7 @@ from ludus.settings import Settings
 from ludus.snapshot import ENV, check_env_arrays, first_bad, outline, put_back, shapes
 from ludus.tracking.run_folder import RunFolder, read_config
 from ludus.trainer import Trainer
-from ludus.types import LudusError
+from ludus.types import LudusError, Spec
 
 
 def resume(
@@ -92,13 +95,14 @@ def learned_at(
     instead = "in Python, pass it to ludus.resume.policy_at(..., {}=...), whose policy ludus.evaluate plays"
     trainer, _ = rebuilt(Trainer, run, config, algorithm, env, instead=instead, verbose=False)
     with contextlib.closing(trainer.env) if env is None else contextlib.nullcontext():
-        checkpoint = Source(run, start, fallback=False, say=trainer.record.console.say).checkpoint
-        learner = trainer.algorithm.init(jax.random.key(0), trainer.loop.spec)
+        source = Source(run, start, fallback=False, say=trainer.record.console.say)
+        checkpoint, spec = source.checkpoint, source.spec(trainer.loop.spec)
+        learner = trainer.algorithm.init(jax.random.key(0), spec)
         expected = {f"learner/{name}": shape for name, shape in shapes(learner).items()}
         arrays = checkpoint.read(expected, "learner/")
         _check_finite(checkpoint, arrays)
         learner = put_back(learner, {name.removeprefix("learner/"): array for name, array in arrays.items()})
-        arrays, spec, id = as_arrays(trainer.algorithm), trainer.loop.spec, trainer.env.id
+        arrays, id = as_arrays(trainer.algorithm), trainer.env.id
         policy = Policy(arrays, trainer.algorithm.policy(learner), spec, id)
         return policy, Critic(arrays, trainer.algorithm.critic(learner), spec, id), checkpoint.record
 
@@ -163,12 +167,20 @@ class Source:
         self.check_meaning(trainer)
 
     def check_meaning(self, trainer: Trainer) -> None:
-        """Refuse a checkpoint that was written with other settings."""
+        """Refuse a checkpoint that was written with other settings; scale numbers as it does."""
+        trainer.loop.spec = self.spec(trainer.loop.spec)
         meaning = meaning_of(trainer)
         try:
             for name in MEANING:
                 _compare(name, self.record["meaning"][name], meaning[name])
         except (KeyError, TypeError, RecursionError) as error:
+            raise LudusError(f"{self.checkpoint.path}: its record is damaged ({error})") from error
+
+    def spec(self, spec: Spec) -> Spec:
+        """Return a spec with the scaling that the checkpoint was written with."""
+        try:
+            return settled(replace(spec, scaling=scaling_in(self.record)))
+        except ValueError as error:
             raise LudusError(f"{self.checkpoint.path}: its record is damaged ({error})") from error
 
     def compiler_options(self) -> Options | None:

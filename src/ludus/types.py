@@ -7,6 +7,12 @@ Mode = Literal["explore", "sample", "greedy"]
 """How to act: as training does, by chance as the policy says, or by what it holds best."""
 
 
+Scaling = Literal["bounds", "bytes"]
+"""How numbers lie between spaces and networks: by the bounds of each entry. Before that, bytes were divided by 255
+whatever their bounds, and actions mapped onto their bounds only where a whole box had them: "bytes" is for what was
+saved then."""
+
+
 class LudusError(Exception):
     """A mistake the user can mend: one line that names the field, the value and the fix."""
 
@@ -18,6 +24,7 @@ class Spec:
     observation_space: Any
     action_space: Any
     num_envs: int
+    scaling: Scaling = "bounds"
 
 
 class Masked(NamedTuple):

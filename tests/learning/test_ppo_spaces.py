@@ -308,3 +308,44 @@ def test_integer_actions_of_a_gymnasium_box_are_refused_by_the_trainer():
     case = zoo.Case(zoo.POSITION, gymnasium.spaces.Box(0, 9, (2,), np.int64))
     with pytest.raises(ludus.LudusError, match="a Box of actions must be of floats"):
         ludus.Trainer(ludus.PPO(), ludus.make_env(lambda: zoo.RandomGym(case), 2), ludus.Settings(verbose=False))
+
+
+# Scales
+
+
+@dataclass(frozen=True)
+class Parity(OneStep):
+    """Of eight bits the first two decide: their XOR is the action that pays."""
+
+    observation_space, action_space = Box(0.0, 1.0, (8,), "uint8"), Discrete(2)
+
+    def draw(self, key):
+        return jax.random.bernoulli(key, 0.5, (8,)).astype(jnp.uint8)
+
+    def pay(self, state, action):
+        return (action == (state[0] ^ state[1])).astype(jnp.float32)
+
+
+def test_bytes_that_are_0_or_1_are_seen_as_well_as_floats():
+    trainer = trained(Parity(), 20_480)
+    assert ludus.evaluate(trainer.policy, trainer.env, episodes=200).returns.mean() > 0.95
+
+
+@dataclass(frozen=True)
+class Aim(OneStep):
+    """Pays for an action near (60, 1), where the first entry is bounded by 100 and the second by nothing."""
+
+    observation_space = Box(-1.0, 1.0, (1,))
+    action_space = Box((-100.0, -np.inf), (100.0, np.inf), (2,))
+
+    def draw(self, key):
+        return jnp.zeros(1)
+
+    def pay(self, state, action):
+        return -jnp.square((action[0] - 60) / 100) - jnp.square(action[1] - 1)
+
+
+def test_bounded_entries_beside_unbounded_ones_reach_their_targets():
+    trainer = trained(Aim(), 20_480)
+    first, second = trainer.policy(np.zeros(1, np.float32))
+    assert abs(first - 60) < 6 and abs(second - 1) < 0.1

@@ -36,6 +36,14 @@ def parameters(module) -> int:
         (Box(-5.0, 5.0, (2, 1)), [[-2.5], [4.0]], [-2.5, 4.0]),
         (Box(0.0, 255.0, (3,), "uint8"), [0, 51, 255], [0, 0.2, 1.0]),
         (Box(0.0, 255.0, (2, 1, 1), "uint8"), [[[255]], [[0]]], [1.0, 0.0]),
+        (Box(0.0, 1.0, (3,), "uint8"), [0, 1, 1], [0.0, 1.0, 1.0]),
+        (Box(10.0, 20.0, (2,), "uint8"), [10, 15], [0.0, 0.5]),
+        (
+            Box((0.0, 100.0, 7.0, 0.0), (4.0, 200.0, 7.0, 255.0), (2, 2), "uint8"),
+            [[1, 125], [7, 51]],
+            [0.25] * 2 + [0, 0.2],
+        ),
+        (Box(-np.inf, np.inf, (1,), "uint8"), [51], [0.2]),
     ],
     ids=str,
 )
@@ -71,9 +79,9 @@ def convolve(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, stride: int) -
     return np.maximum(np.einsum("nhwcij,ijco->nhwo", windows, kernel) + bias, 0)
 
 
-def nature(cnn: NatureCNN, pixels: np.ndarray) -> np.ndarray:
+def nature(cnn: NatureCNN, pixels: np.ndarray, low: float = 0, width: float = 255) -> np.ndarray:
     """The network of Mnih et al. in float64, for pixels `[n, height, width, channels]`."""
-    x = pixels.astype(np.float64) / 255
+    x = (pixels.astype(np.float64) - low) / width
     for layer, stride in zip(cnn.convolutions, (4, 2, 1), strict=True):
         x = convolve(x, np.asarray(layer.kernel[...], np.float64), np.asarray(layer.bias[...], np.float64), stride)
     kernel, bias = np.asarray(cnn.dense.kernel[...], np.float64), np.asarray(cnn.dense.bias[...], np.float64)
@@ -96,6 +104,21 @@ def test_images_go_through_the_network_of_mnih_et_al_and_are_divided_by_255_once
     np.testing.assert_allclose(stacked[:, 0], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (16, 235)])
+def test_images_of_other_bounds_are_mapped_onto_0_to_1(low, high):
+    encoder = Encoder(Box(low, high, IMAGE.shape, "uint8"), generator())
+    pixels = RNG.integers(low, high + 1, size=(3, *IMAGE.shape), dtype=np.uint8)
+    expected = nature(encoder.parts[0], pixels, low, high - low)
+    np.testing.assert_allclose(encoder(pixels), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_bounds_may_differ_from_pixel_to_pixel():
+    high = np.where(np.arange(IMAGE.shape[0]) < 18, 1, 255)[:, None, None] * np.ones(IMAGE.shape)
+    encoder = Encoder(Box.from_arrays(np.zeros(IMAGE.shape), high, "uint8"), generator())
+    pixels = RNG.integers(high + 1, size=(3, *IMAGE.shape), dtype=np.uint8)
+    np.testing.assert_allclose(encoder(pixels), nature(encoder.parts[0], pixels, 0, high), rtol=1e-4, atol=1e-4)
+
+
 def test_channels_may_come_first():
     last, first = Encoder(IMAGE, generator()), Encoder(Box(0.0, 255.0, (2, 36, 44), "uint8"), generator())
     pixels = RNG.integers(256, size=(3, *IMAGE.shape), dtype=np.uint8)
@@ -103,7 +126,7 @@ def test_channels_may_come_first():
 
 
 def test_filters_start_orthogonal():
-    for layer in NatureCNN((84, 84, 4), generator()).convolutions:
+    for layer in NatureCNN(Box(0.0, 255.0, (84, 84, 4), "uint8"), generator()).convolutions:
         kernel = np.asarray(layer.kernel[...])
         flat = kernel.reshape(-1, kernel.shape[-1])
         np.testing.assert_allclose(flat.T @ flat, 2 * np.eye(flat.shape[1]), atol=1e-5)

@@ -313,6 +313,14 @@ def test_unbounded_actions_are_left_alone_and_half_bounded_ones_only_clipped():
     np.testing.assert_array_equal(to_environment(half, samples), [[0.0, -50.0], [50.0, 7.0]])
 
 
+@pytest.mark.requirement("S4.6")
+def test_every_entry_of_a_box_is_mapped_by_its_own_bounds_whatever_its_neighbours_have():
+    box = Box((-100.0, -np.inf, 0.0, 10.0), (100.0, np.inf, np.inf, 30.0), (2, 2))
+    samples = jnp.array([[0.6, 7.0, -3.0, -1.0], [5.0, -50.0, 4.0, 0.5]])
+    got = to_environment(box, samples)
+    np.testing.assert_allclose(got, [[[60.0, 7.0], [0.0, 10.0]], [[100.0, -50.0], [4.0, 25.0]]], rtol=1e-6)
+
+
 def test_an_extreme_action_never_leaves_its_box():
     rng = np.random.default_rng(0)
     low = rng.uniform(-5, 5, 200).astype(np.float32)

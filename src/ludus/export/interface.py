@@ -57,7 +57,7 @@ def interface_of(policy: Policy, is_masked: bool) -> Interface:
         obs, memory = from_inputs(policy, one_memory, inputs)
         memory, distribution = algorithm.decide(state, memory, obs)
         squash = getattr(distribution, "squash", lambda x: x)
-        action = to_environment(spec.action_space, squash(distribution.mode()))
+        action = to_environment(spec.action_space, squash(distribution.mode()), spec.scaling)
         outputs = named("action", spec.action_space, action) | _logits(spec.action_space, distribution)
         return outputs | {f"next_{name}": leaf for name, leaf in _memory(memory).items()}
 

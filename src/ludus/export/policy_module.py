@@ -41,6 +41,12 @@ def nature_cnn(channels, features):
     )  # fmt: skip
 
 
+def unit_bytes(x, leaf):
+    """Bytes mapped from their bounds onto 0 .. 1."""
+    low, width = (torch.tensor(leaf[name], device=x.device) for name in ("low", "width"))
+    return (x.float() - low) / width
+
+
 class Encoder(nn.Module):
     """Observations to one vector: numbers normalised, bytes from 0 to 1, choices one-hot, images through a CNN."""
 
@@ -65,18 +71,16 @@ class Encoder(nn.Module):
         for leaf in self.observations:
             x = obs[leaf["name"]] if isinstance(obs, dict) else obs
             if leaf["kind"] == "image":
-                x = x if leaf["channels_first"] else x.permute(0, 3, 1, 2)
-                vectors.append(next(images)(x.float() / 255.0))
+                x = unit_bytes(x, leaf)
+                vectors.append(next(images)(x if leaf["channels_first"] else x.permute(0, 3, 1, 2)))
                 continue
             x = x.flatten(1) if x.ndim > 1 else x[:, None]
             if leaf["kind"] == "choices":
                 counts = [torch.arange(n, device=x.device) + start for n, start in leaf["choices"]]
                 vectors.append(torch.cat([x[:, i : i + 1] == count for i, count in enumerate(counts)], 1).float())
                 continue
-            x = x.float()
-            if leaf["kind"] == "bytes":
-                x = x / 255.0
-            elif leaf["kind"] == "numbers" and hasattr(self, "mean"):
+            x = unit_bytes(x, leaf) if leaf["kind"] == "bytes" else x.float()
+            if leaf["kind"] == "numbers" and hasattr(self, "mean"):
                 rows = slice(first, first + leaf["size"])
                 x = ((x - self.mean[rows]) / (self.variance[rows] + 1e-8).sqrt()).clamp(-10.0, 10.0)
                 first += leaf["size"]
@@ -142,16 +146,11 @@ class Actor(Network):
                 x = (x > 0).long()
             else:
                 rows = slice(number, number + leaf["size"])
-                x, number = self.rescale(x, self.action_low[rows], self.action_high[rows]), rows.stop
+                x = torch.tanh(x) if self.squash else x
+                middle, half = (torch.tensor(leaf[name], device=x.device) for name in ("middle", "half"))
+                x, number = (middle + half * x).clamp(self.action_low[rows], self.action_high[rows]), rows.stop
             actions[leaf["name"]] = x.reshape(-1, *leaf["shape"])
         return actions.get("", actions)
-
-    def rescale(self, x, low, high):
-        """Map from -1 .. 1 onto the bounds, if there are two, and clip."""
-        x = torch.tanh(x) if self.squash else x
-        if torch.isfinite(low).all() and torch.isfinite(high).all():
-            x = (0.5 * low + 0.5 * high) + (0.5 * high - 0.5 * low) * x
-        return x.clamp(low, high)
 
 
 class Critic(Network):

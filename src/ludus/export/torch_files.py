@@ -16,11 +16,11 @@ from ludus.export.interface import Arrays
 from ludus.learning.normalize import location_and_scale, standard_deviation
 from ludus.networks.actor_critic import GRUActorCritic, MLPActorCritic
 from ludus.networks.encoder import Encoder, NatureCNN
-from ludus.networks.layers import ACTIVATIONS, Linear, Torso, action_size, vector_size
+from ludus.networks.layers import ACTIVATIONS, Linear, Torso, action_scale, action_size, byte_scale, vector_size
 from ludus.networks.soft_actor_critic import SoftActor, SoftCritic
 from ludus.policy import Policy
 from ludus.spaces import Box, Discrete, MultiBinary, MultiDiscrete, flatten, leaves
-from ludus.types import LudusError
+from ludus.types import LudusError, Scaling
 
 MODULE = "policy_module.py"
 STRIDES = (0, 2, 4)
@@ -133,7 +133,7 @@ def _actor(policy: Policy) -> tuple[dict[str, Any], Tensors]:
     if bounds:
         low, high = zip(*bounds, strict=True)
         tensors |= {"action_low": _flat(low), "action_high": _flat(high)}
-    actions = [_action(name, leaf) for name, leaf in leaves(space)]
+    actions = [_action(name, leaf, policy.spec.scaling) for name, leaf in leaves(space)]
     return shared | description | {"actions": actions, "squash": squash}, shared_tensors | tensors
 
 
@@ -192,7 +192,7 @@ def _encoder(encoder: Encoder, learned: Policy | Critic) -> tuple[dict[str, Any]
             tensors |= {f"images.{images}.{key}": x for key, x in _image_tensors(part).items()}
             images += 1
         else:
-            observations.append({"name": name, **_observation_description(leaf)})
+            observations.append({"name": name, **_observation_description(leaf, part.scaling)})
     if statistics is not None:
         known = [part for part in flatten(space, statistics) if part is not None]
         if known:
@@ -200,20 +200,24 @@ def _encoder(encoder: Encoder, learned: Policy | Critic) -> tuple[dict[str, Any]
     return {"observations": observations, "normalized": "mean" in tensors}, tensors
 
 
-def _observation_description(leaf: Any) -> dict[str, Any]:
+def _observation_description(leaf: Any, scaling: Scaling) -> dict[str, Any]:
     if isinstance(leaf, Discrete | MultiDiscrete):
         return {"kind": "choices", "choices": _choices(leaf)}
     if leaf.dtype == "uint8":
-        return {"kind": "bytes", "size": vector_size(leaf)}
+        low, width = (x.ravel().tolist() for x in byte_scale(leaf, scaling))
+        return {"kind": "bytes", "size": vector_size(leaf), "low": low, "width": width}
     is_measured = isinstance(leaf, Box) and leaf.is_float
     return {"kind": "numbers" if is_measured else "integers", "size": vector_size(leaf)}
 
 
-def _action(name: str, leaf: Any) -> dict[str, Any]:
+def _action(name: str, leaf: Any, scaling: Scaling) -> dict[str, Any]:
     rest = {"name": name, "size": vector_size(leaf), "shape": list(leaf.shape)}
     if isinstance(leaf, Discrete | MultiDiscrete):
         return rest | {"kind": "choices", "choices": _choices(leaf)}
-    return rest | {"kind": "bits" if isinstance(leaf, MultiBinary) else "numbers"}
+    if isinstance(leaf, MultiBinary):
+        return rest | {"kind": "bits"}
+    middle, half = (x.ravel().tolist() for x in action_scale(leaf, scaling))
+    return rest | {"kind": "numbers", "middle": middle, "half": half}
 
 
 def _choices(leaf: Discrete | MultiDiscrete) -> list[tuple[int, int]]:
@@ -224,8 +228,11 @@ def _choices(leaf: Discrete | MultiDiscrete) -> list[tuple[int, int]]:
 
 def _image_description(part: NatureCNN) -> dict[str, Any]:
     channels = part.convolutions[0].kernel.shape[2]
+    low, width = (x.tolist() for x in byte_scale(part.space, part.scaling))
     return {
         "kind": "image",
+        "low": low,
+        "width": width,
         "channels": channels,
         "features": part.dense.kernel.shape[0],
         "channels_first": part.channels_first,

@@ -265,7 +265,8 @@ class PPO:
         memory, distribution = self.decide(policy, memory, obs)
         sample = distribution.mode() if mode == "greedy" else distribution.sample(noise)
         extras = {"sample": sample, "log_prob": distribution.log_prob(sample)}
-        return memory, to_environment(policy.network.spec.action_space, sample), extras
+        spec = policy.network.spec
+        return memory, to_environment(spec.action_space, sample, spec.scaling), extras
 
     def decide(self, policy: PPOPolicy, memory: Any, obs: Any) -> tuple[Any, Any]:
         """Return the new memory and the distribution over actions."""

@@ -69,7 +69,7 @@ class MLPActorCritic(ActorCritic):
     def __init__(self, spec: Spec, config: "MLP", *, rngs: nnx.Rngs):
         """Build both networks for the spaces of `spec`."""
         generator = generator_from(rngs)
-        self.encoder = Encoder(spec.observation_space, generator)
+        self.encoder = Encoder(spec.observation_space, generator, spec.scaling)
         self.actor_torso = Torso(self.encoder.outputs, config.hidden_sizes, config.activation, generator)
         self.actor_head = ActionHead(self.actor_torso.outputs, spec.action_space, rngs=rngs)
         self.critic_torso = Torso(self.encoder.outputs, critic_sizes(config), config.activation, generator)
@@ -95,7 +95,7 @@ class GRUActorCritic(ActorCritic):
         """Build the unit and both perceptrons."""
         self.size = config.memory_size
         generator = generator_from(rngs)
-        self.encoder = Encoder(spec.observation_space, generator)
+        self.encoder = Encoder(spec.observation_space, generator, spec.scaling)
         # Reset gate, update gate and candidate in one product each. Detail 32: orthogonal with gain 1, zero bias.
         self.from_input = Linear(self.encoder.outputs, 3 * self.size, 1.0, generator)
         self.from_memory = Linear(self.size, 3 * self.size, 1.0, generator)

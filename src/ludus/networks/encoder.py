@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ludus.networks.layers import Linear, as_vector, orthogonal, vector_size
+from ludus.networks.layers import Linear, as_vector, byte_scale, orthogonal, vector_size
 from ludus.spaces import Box, Leaf, Space, leaves
+from ludus.types import Scaling
 
 SMALLEST_IMAGE = 36
 """The shortest side that the three convolutions leave anything of."""
@@ -21,10 +22,11 @@ class Encoder(nnx.Module):
     Only images have parameters. A plain vector passes through as it is.
     """
 
-    def __init__(self, space: Space, generator: np.random.Generator):
+    def __init__(self, space: Space, generator: np.random.Generator, scaling: Scaling = "bounds"):
         """Choose a part for each leaf of the space."""
+        found = [leaf for _, leaf in leaves(space)]
         self.parts = nnx.List(
-            [NatureCNN(leaf.shape, generator) if is_image(leaf) else Vector(leaf) for _, leaf in leaves(space)]
+            [NatureCNN(leaf, generator, scaling) if is_image(leaf) else Vector(leaf, scaling) for leaf in found]
         )
         self.outputs = sum(part.outputs for part in self.parts)
 
@@ -37,14 +39,14 @@ class Encoder(nnx.Module):
 class Vector(nnx.Module):
     """One leaf without parameters; see `as_vector`."""
 
-    def __init__(self, space: Leaf):
+    def __init__(self, space: Leaf, scaling: Scaling):
         """Count the outputs."""
-        self.space = space
+        self.space, self.scaling = space, scaling
         self.outputs = vector_size(space)
 
     def __call__(self, obs: jax.Array) -> jax.Array:
         """Return `[..., outputs]`."""
-        return as_vector(self.space, obs)
+        return as_vector(self.space, obs, self.scaling)
 
 
 class Convolution(nnx.Module):
@@ -71,11 +73,13 @@ class Convolution(nnx.Module):
 class NatureCNN(nnx.Module):
     """Three convolutions and a dense layer of 512 (Mnih et al. 2015, https://doi.org/10.1038/nature14236).
 
-    Bytes are divided by 255 here and nowhere else. The shorter of the first and the last axis is that of channels.
+    Bytes are mapped from their bounds onto 0 .. 1 here and nowhere else. The shorter of the first and the last axis is
+    that of channels.
     """
 
-    def __init__(self, shape: tuple[int, ...], generator: np.random.Generator):
-        """Build the layers for images of one shape."""
+    def __init__(self, space: Box, generator: np.random.Generator, scaling: Scaling = "bounds"):
+        """Build the layers for images of one space."""
+        self.space, self.scaling, shape = space, scaling, space.shape
         self.channels_first = shape[0] < shape[2]
         height, width, channels = np.roll(shape, -1).tolist() if self.channels_first else shape
         convolutions, inputs = [], channels
@@ -89,7 +93,9 @@ class NatureCNN(nnx.Module):
     def __call__(self, images: jax.Array) -> jax.Array:
         """Return features `[..., 512]` of images `[..., *shape]`."""
         batch_shape = images.shape[:-3]
-        x = images.reshape(-1, *images.shape[-3:]).astype(jnp.float32) / 255.0  # [..., a, b, c] -> [n, a, b, c]
+        low, width = byte_scale(self.space, self.scaling)
+        x = images.reshape(-1, *images.shape[-3:]).astype(jnp.float32)  # [..., a, b, c] -> [n, a, b, c]
+        x = (x - low if low.any() else x) / width
         x = jnp.moveaxis(x, 1, -1) if self.channels_first else x
         for convolution in self.convolutions:
             x = nnx.relu(convolution(x))

@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ from ludus.spaces import (
     mask_size,
     unflatten,
 )
-from ludus.types import LudusError
+from ludus.types import LudusError, Scaling, Spec
 
 ACTIVATIONS: dict[str, Callable] = {
     "tanh": nnx.tanh,
@@ -126,7 +127,17 @@ def vector_size(space: Leaf) -> int:
     return math.prod(space.shape) if size is None else size
 
 
-def as_vector(space: Leaf, obs: jax.Array) -> jax.Array:
+def byte_scale(space: Box, scaling: Scaling = "bounds") -> tuple[np.ndarray, np.ndarray]:
+    """Lower bound and width of a box of bytes, which map it onto 0 .. 1: one number each, or arrays of its shape."""
+    if scaling == "bytes":
+        return np.array(0, np.float32), np.array(255, np.float32)
+    low, high = (np.clip(bound, 0, 255) for bound in space.bounds)
+    width = np.where(high > low, high - low, np.float32(1))
+    is_even = not np.ptp(low) and not np.ptp(width)
+    return (low.ravel()[0].reshape(()), width.ravel()[0].reshape(())) if is_even else (low, width)
+
+
+def as_vector(space: Leaf, obs: jax.Array, scaling: Scaling = "bounds") -> jax.Array:
     """Observations `[..., *shape]` as float32 `[..., vector_size]`: choices one-hot, bytes from 0 to 1, else flat."""
     batch_shape = obs.shape[: obs.ndim - len(space.shape)]
     if isinstance(space, Discrete):
@@ -138,19 +149,45 @@ def as_vector(space: Leaf, obs: jax.Array) -> jax.Array:
         component, value = np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(n) for n in sizes])
         return (index[..., component] == value).astype(jnp.float32)
     vector = jnp.asarray(obs, jnp.float32).reshape(*batch_shape, vector_size(space))
-    return vector / 255.0 if space.dtype == "uint8" else vector
+    if not isinstance(space, Box) or space.dtype != "uint8":
+        return vector
+    low, width = (np.ravel(x) for x in byte_scale(space, scaling))
+    return (vector - low if low.any() else vector) / width
 
 
-def to_environment(space: Space, sample: Any) -> Any:
+def action_scale(space: Box, scaling: Scaling = "bounds") -> tuple[np.ndarray, np.ndarray]:
+    """Middle and half width of a box of actions, of its shape; 0 and 1 for an entry without two finite bounds."""
+    low, high = space.bounds
+    is_bounded = np.isfinite(low) & np.isfinite(high)
+    if scaling == "bytes":
+        is_bounded = np.full(space.shape, is_bounded.all())
+    low, high = np.where(is_bounded, low, np.float32(-1)), np.where(is_bounded, high, np.float32(1))
+    return 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
+
+
+def settled(spec: Spec) -> Spec:
+    """Return a spec that was saved, with today's scaling if it means the same for its spaces."""
+    bytes_ = [leaf for _, leaf in leaves(spec.observation_space) if isinstance(leaf, Box) and leaf.dtype == "uint8"]
+    boxes = [leaf for _, leaf in leaves(spec.action_space) if isinstance(leaf, Box)]
+    is_same = all(
+        np.array_equal(np.broadcast_to(now, leaf.shape), np.broadcast_to(then, leaf.shape))
+        for scale, found in ((byte_scale, bytes_), (action_scale, boxes))
+        for leaf in found
+        for now, then in zip(scale(leaf), scale(leaf, spec.scaling), strict=True)
+    )
+    return replace(spec, scaling="bounds") if is_same else spec
+
+
+def to_environment(space: Space, sample: Any, scaling: Scaling = "bounds") -> Any:
     """What the environment receives for a sampled action; a Dict or Tuple takes its samples in the order of `leaves`.
 
     Policies count integers from 0, and act in units where the bounds of a box are -1 and 1, so that one initial
     standard deviation suits every environment. Here integers are moved to their start; real numbers are mapped onto
-    the box and clipped to it. An unbounded box takes them as they are.
+    the box and clipped to it. An entry without two finite bounds takes them as they are.
     """
     if isinstance(space, Dict | Tuple):
         parts = zip(leaves(space), sample, strict=True)
-        return unflatten(space, [to_environment(leaf, part) for (_, leaf), part in parts])
+        return unflatten(space, [to_environment(leaf, part, scaling) for (_, leaf), part in parts])
     if isinstance(space, Discrete):
         return sample + space.start if space.start else sample
     action = sample.reshape(*sample.shape[:-1], *space.shape)
@@ -158,19 +195,16 @@ def to_environment(space: Space, sample: Any) -> Any:
         return action + np.asarray(space.start, np.int32)
     if isinstance(space, MultiBinary):
         return action
-    low, high = space.bounds
-    if space.is_bounded:
-        action = (0.5 * low + 0.5 * high) + (0.5 * high - 0.5 * low) * action
-    return jnp.clip(action, low, high).astype(space.dtype)
+    middle, half = action_scale(space, scaling)
+    return jnp.clip(middle + half * action, *space.bounds).astype(space.dtype)
 
 
 def from_environment(space: Box, action: jax.Array) -> jax.Array:
     """Actions of a bounded box as flat vectors in units where its bounds are -1 and 1."""
-    low, high = (np.ravel(bound) for bound in space.bounds)
-    half = 0.5 * high - 0.5 * low
+    middle, half = (np.ravel(x) for x in action_scale(space))
     flat = action.reshape(*action.shape[: action.ndim - len(space.shape)], half.size)
     # Where both bounds are one number there is nothing to choose, and the middle stands for it.
-    return (flat - (0.5 * low + 0.5 * high)) / np.where(half > 0, half, 1.0)
+    return (flat - middle) / np.where(half > 0, half, 1.0)
 
 
 def action_size(space: Space) -> int:

@@ -25,7 +25,7 @@ class SoftActor(nnx.Module):
     def __init__(self, spec: Spec, hidden_sizes: tuple[int, ...], activation: str, *, rngs: nnx.Rngs):
         """Build the layers; the heads' small gain makes the first policy the same everywhere."""
         generator = generator_from(rngs)
-        self.encoder = Encoder(spec.observation_space, generator)
+        self.encoder = Encoder(spec.observation_space, generator, spec.scaling)
         self.torso = Torso(self.encoder.outputs, hidden_sizes, activation, generator)
         self.mean = Linear(self.torso.outputs, action_size(spec.action_space), 0.01, generator)
         self.log_std = Linear(self.torso.outputs, action_size(spec.action_space), 0.01, generator)
@@ -42,7 +42,7 @@ class SoftCritic(nnx.Module):
     def __init__(self, spec: Spec, hidden_sizes: tuple[int, ...], activation: str, *, rngs: nnx.Rngs):
         """Build the layers."""
         generator = generator_from(rngs)
-        self.encoder = Encoder(spec.observation_space, generator)
+        self.encoder = Encoder(spec.observation_space, generator, spec.scaling)
         inputs = self.encoder.outputs + action_size(spec.action_space)
         self.torso = Torso(inputs, hidden_sizes, activation, generator)
         self.head = Linear(self.torso.outputs, 1, 1.0, generator)
