@@ -1,7 +1,7 @@
 """Playing an episode to look at: a greedy episode of an evaluation, once more, with everything written down."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,34 +12,34 @@ from ludus.evaluation import MAX_EPISODE_STEPS, Evaluation, check_match
 from ludus.policy import Policy
 from ludus.report.episode import SIGNAL, About, Episode
 from ludus.rollout import runner
+from ludus.rollout.watched import Enough, Watched
 from ludus.seeding import stream
 from ludus.spaces import Box, Discrete, MultiDiscrete, Space, flatten, leaves
-from ludus.types import split_mask
 
 
-class Look(NamedTuple):
-    """What policy and critic make of an observation, and the memories that they go on with."""
-
-    memory: Any
-    critic_memory: Any
-    action: Any
-    entropy: Any
-    value: Any
-
-
-@jax.jit
-def _look(algorithm: Any, policy: Any, critic: Any, memory: Any, critic_memory: Any, obs: Any) -> Look:
-    _, distribution = algorithm.decide(policy, memory, obs)
-    memory, action, _ = algorithm.act(policy, memory, obs, None, "greedy")
-    value = None
+def _look(parts: Any, memory: Any, obs: Any) -> tuple[Any, Any, Any]:
+    """Return what policy and critic make of an observation, and the memories that they go on with."""
+    algorithm, policy, critic = parts
+    own, judge = memory
+    _, distribution = algorithm.decide(policy, own, obs)
+    own, action, _ = algorithm.act(policy, own, obs, None, "greedy")
+    figures = {"entropy": distribution.entropy()}
     if critic is not None:
         judged = action if algorithm.values_actions else None
-        critic_memory, value = algorithm.value(critic, critic_memory, obs, judged)
-    return Look(memory, critic_memory, action, distribution.entropy(), value)
+        judge, figures["value"] = algorithm.value(critic, judge, obs, judged)
+    return (own, judge), action, figures
 
 
 def play_episode(
-    policy: Policy, env: Any, critic: Critic | None = None, *, seed: int = 0, index: int = 0, about: About | None = None
+    policy: Policy,
+    env: Any,
+    critic: Critic | None = None,
+    *,
+    seed: int = 0,
+    index: int = 0,
+    about: About | None = None,
+    most: int = MAX_EPISODE_STEPS,
+    enough: Enough = lambda: False,
 ) -> Episode:
     """Play episode `index` of the evaluation with this seed and return all that happened in it.
 
@@ -50,38 +50,25 @@ def play_episode(
         seed: of the evaluation, as in `ludus.evaluate`.
         index: the number of the episode: it depends on the seed and on this number alone.
         about: what else is known of the policy, for the file's header.
+        most: steps after which the episode is cut, which counts as truncated.
+        enough: asked now and then whether to cut it earlier.
     """
     check_match(policy, env)
-    lane = runner(env).Lane(env, stream(seed, "evaluation"), index)
-    memory = policy.initial_memory()
-    judge, judge_memory = (None, ()) if critic is None else (critic.state, critic.initial_memory())
-    rows: list[tuple[Any, ...]] = []
-    try:
-        while True:
-            obs = jax.tree.map(np.array, lane.obs)
-            look = jax.device_get(_look(policy.algorithm, policy.state, judge, memory, judge_memory, obs))
-            memory, judge_memory = look.memory, look.critic_memory
-            step = lane.step(look.action)
-            rows.append((split_mask(obs)[0], look.action, np.array(step.reward), look.entropy, look.value))
-            is_cut = len(rows) == MAX_EPISODE_STEPS
-            if step.terminated[0] or step.truncated[0] or is_cut:
-                final = jax.tree.map(np.array, step.next_obs)
-                break
-        last = jax.device_get(_look(policy.algorithm, policy.state, judge, memory, judge_memory, final))
-    finally:
-        lane.close()
+    parts = policy.algorithm, policy.state, None if critic is None else critic.state
+    memory = policy.initial_memory(), () if critic is None else critic.initial_memory()
+    watched = runner(env).watch(_look, parts, memory, env, stream(seed, "evaluation"), index, most, enough)
     about = replace(
         about or About(env.id),
         env=env.id,
         env_options=dict(env.options),
         seed=seed,
         index=index,
-        env_seed=lane.seed,
+        env_seed=watched.seed,
         gamma=float(policy.algorithm.gamma),
-        terminated=bool(step.terminated[0]),
-        truncated=bool(step.truncated[0]) or (is_cut and not step.terminated[0]),
+        terminated=watched.terminated,
+        truncated=watched.truncated or not watched.terminated,
     )
-    return _episode(about, env.observation_space, env.action_space, rows, (split_mask(final)[0], last.value))
+    return _episode(about, env.observation_space, env.action_space, watched)
 
 
 def extremes(evaluation: Evaluation) -> dict[str, int]:
@@ -89,16 +76,16 @@ def extremes(evaluation: Evaluation) -> dict[str, int]:
     return {"worst": int(evaluation.returns.argmin()), "best": int(evaluation.returns.argmax())}
 
 
-def _episode(about: About, obs_space: Space, action_space: Space, rows: list, final: tuple[Any, Any]) -> Episode:
-    """Put the rows of one lane together, time first."""
-    obs, action, reward, entropy, value = zip(*rows, strict=True)
-    observed, taken = _by_leaf("obs", obs_space, obs), _by_leaf("action", action_space, action)
-    arrays = {**observed, **taken, "reward": np.concatenate(reward).astype(np.float32)}
+def _episode(about: About, obs_space: Space, action_space: Space, watched: Watched) -> Episode:
+    """Put what was watched in one lane together."""
+    observed, taken = _by_leaf("obs", obs_space, watched.obs), _by_leaf("action", action_space, watched.action)
+    figures = {name: x[:, 0] for name, x in watched.figures.items()}
+    arrays = {**observed, **taken, "reward": watched.reward[:, 0].astype(np.float32), **figures}
     arrays["return"] = np.cumsum(arrays["reward"], dtype=np.float32)  # as an evaluation adds them up
-    arrays["entropy"] = np.concatenate(entropy)
-    if final[1] is not None:
-        arrays["value"], arrays["final_value"] = np.concatenate(value), np.asarray(final[1])
-    arrays |= {f"final_{name}": x for name, x in _by_leaf("obs", obs_space, final[:1]).items()}
+    if "value" in figures:
+        arrays["final_value"] = np.asarray(watched.final_figures["value"])
+    final = jax.tree.map(lambda x: x[None], watched.final_obs)
+    arrays |= {f"final_{name}": x for name, x in _by_leaf("obs", obs_space, final).items()}
     low, high, discrete = _bounds(action_space)
     arrays["action_low"], arrays["action_high"] = low, high
     signals = signals_of(about.env, _plain(observed), _plain(taken), about.env_options)
@@ -108,12 +95,9 @@ def _episode(about: About, obs_space: Space, action_space: Space, rows: list, fi
 
 
 def _by_leaf(name: str, space: Space, rows: Any) -> dict[str, np.ndarray]:
-    """Return the values of a space, each a batch of one, as arrays `[T, ...]` by the names of their leaves."""
-    parts = zip(*(flatten(space, row) for row in rows), strict=True)
-    named = zip(leaves(space), parts, strict=True)
-    return {
-        f"{name}/{leaf}" if leaf else name: np.concatenate([np.asarray(x) for x in part]) for (leaf, _), part in named
-    }
+    """Return the values of a space `[T, 1, ...]` as arrays `[T, ...]` by the names of their leaves."""
+    named = zip(leaves(space), flatten(space, rows), strict=True)
+    return {f"{name}/{leaf}" if leaf else name: np.asarray(x)[:, 0] for (leaf, _), x in named}
 
 
 def _plain(arrays: dict[str, np.ndarray]) -> Any:

@@ -6,7 +6,7 @@ Both modules have the same names:
     start(algorithm, env, policy, key)                                -> carry, as a program of its own
     collect(algorithm, env, policy, carry, keys, num_steps, ...)      -> carry, Rollout, EpisodeStats
     play(algorithm, env, policy, key, episodes, max_steps)            -> returns, lengths, info of episodes
-    Lane(env, key, index)                                             -> one of these episodes, to be stepped by hand
+    watch(look, parts, memory, env, key, index, most, enough)         -> one of these episodes, with all its steps
     compile_update(update, options, donate)                           -> update, compiled if it runs on its own
     repeat(body, plan, capacity, options)                             -> a loop that runs `body` many times
 """

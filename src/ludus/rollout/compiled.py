@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ludus.compilation import Options, compiler_options, jit
-from ludus.envs.base import HostStep
 from ludus.envs.vector import Draw, EpisodeSoFar, VectorEnv, VectorState
 from ludus.rollout.sampling import episode_noise, sampling_key
 from ludus.rollout.valid import cut_short, within
+from ludus.rollout.watched import Enough, Look, Watched
 from ludus.rows import Layout, choose_rows
 from ludus.seeding import spread
-from ludus.types import EpisodeStats, Mode, Rollout, RolloutKeys, Transition
+from ludus.types import EpisodeStats, Mode, Rollout, RolloutKeys, Transition, split_mask
 
 Body = Callable[[Any, Any, Any], tuple[Any, dict[str, Any]]]
 
@@ -198,40 +198,56 @@ def play(
     return played.episode_return, played.episode_length, _info_figures(played)
 
 
-class Lane:
-    """Episode `index` of those that `play` plays with a key, step by step: it can be watched."""
-
-    seed = None
-    """There is none: a JAX environment starts from a key."""
-
-    def __init__(self, env: VectorEnv, key: jax.Array, index: int):
-        """Start the episode."""
-        start_key, self._step_key = jax.random.split(key)
-        self._env, self._index, self._t = env.remake(1), index, 0
-        self._state = jit(VectorEnv.reset, compiler_options(0), static=("self",))(self._env, _own(start_key, index))
-
-    @property
-    def obs(self) -> Any:
-        """What to act on next `[1, ...]`."""
-        return self._state.obs
-
-    def step(self, action: Any) -> HostStep:
-        """Advance by one step."""
-        key = _own(jax.random.fold_in(self._step_key, self._t), self._index)
-        draw = Draw(key, (self._state.env, self._state.obs))  # nothing follows the end: no start is needed
-        program = jit(VectorEnv.step, compiler_options(0), static=("self",))
-        self._state, outcome = program(self._env, self._state, action, draw)
-        self._t += 1
-        ended = np.asarray(outcome.terminated), np.asarray(outcome.truncated)
-        return HostStep(jax.device_get(outcome.obs), self.obs, np.asarray(outcome.reward), *ended)
-
-    def close(self) -> None:
-        """Nothing is held."""
+WATCHED_STEPS = 512
+"""Steps of a watched episode that one program makes: in between, time can be looked at."""
 
 
-def _own(key: jax.Array, index: int) -> jax.Array:
-    """Return the key `[1]` that lane `index` has of a key that is spread over many."""
-    return spread(key, (index + 1,))[index:]
+def _watch(
+    look: Look, env: VectorEnv, parts: Any, memory: Any, state: VectorState, key: jax.Array, index: Any, at: Any
+) -> tuple[Any, ...]:
+    """Go on with an episode from its step `at[0]`, for `at[1]` steps at most; return where it is, and the rows."""
+
+    def step(carry: Any) -> Any:
+        made, state, memory, _, rows = carry
+        after, action, figures = look(parts, memory, state.obs)
+        own = spread(jax.random.fold_in(key, at[0] + made), (1,), index)
+        # Nothing follows the end: no start is needed.
+        next_state, outcome = env.step(state, action, Draw(own, (state.env, state.obs)))
+        row = split_mask(state.obs)[0], action, outcome.reward, figures
+        rows = jax.tree.map(lambda room, x: room.at[made].set(x), rows, row)
+        return made + 1, next_state, after, (outcome.obs, outcome.terminated, outcome.truncated), rows
+
+    def running(carry: Any) -> jax.Array:
+        made, _, _, (_, terminated, truncated), _ = carry
+        return (made < at[1]) & ~(terminated | truncated)[0]
+
+    nothing = jnp.zeros(1, bool)
+    _, action, figures = jax.eval_shape(look, parts, memory, state.obs)
+    row = split_mask(state.obs)[0], action, jnp.zeros(1), figures
+    rows = jax.tree.map(lambda x: jnp.zeros((WATCHED_STEPS, *x.shape), x.dtype), row)
+    carry = jnp.int32(0), state, memory, (state.obs, nothing, nothing), rows
+    made, state, memory, end, rows = jax.lax.while_loop(running, step, carry)
+    return state, memory, made, rows, (*end, look(parts, memory, end[0])[2])
+
+
+def watch(
+    look: Look, parts: Any, memory: Any, env: VectorEnv, key: jax.Array, index: int, most: int, enough: Enough
+) -> Watched:
+    """Play episode `index` of those that `play` plays with a key, of `most` steps at most, and return all of it."""
+    start_key, step_key = jax.random.split(key)
+    options, lane = compiler_options(0), env.remake(1)
+    state = jit(VectorEnv.reset, options, static=("self",))(lane, spread(start_key, (1,), index))
+    program, pieces, made = jit(_watch, options, static=("look", "env")), [], 0
+    while True:
+        at = np.array([made, min(most - made, WATCHED_STEPS)], np.int32)
+        state, memory, count, rows, end = program(look, lane, parts, memory, state, step_key, np.uint32(index), at)
+        count, rows, (obs, terminated, truncated, figures) = jax.device_get((count, rows, end))
+        pieces.append(jax.tree.map(lambda x, count=count: x[:count], rows))
+        made += int(count)
+        if terminated[0] or truncated[0] or made >= most or enough():
+            break
+    whole = jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
+    return Watched(*whole, split_mask(obs)[0], figures, bool(terminated[0]), bool(truncated[0]), None)
 
 
 class Repeat:

@@ -14,8 +14,9 @@ from ludus.envs.base import HostEnv, HostStep
 from ludus.envs.episode_info import InfoMeans, episode_figures
 from ludus.rollout.sampling import episode_noise, sampling_key
 from ludus.rollout.valid import cut_short, within
+from ludus.rollout.watched import Enough, Look, Watched
 from ludus.rows import Layout, choose_rows
-from ludus.types import EpisodeStats, LudusError, Mode, Rollout, RolloutKeys, Transition
+from ludus.types import EpisodeStats, LudusError, Mode, Rollout, RolloutKeys, Transition, split_mask
 
 Body = Callable[[Any, Any, Any], tuple[Any, dict[str, Any]]]
 
@@ -353,26 +354,31 @@ def _play_batch(
     return returns, lengths, info
 
 
-class Lane:
-    """Episode `index` of those that `play` plays with a key, step by step; the twin of `compiled.Lane`."""
-
-    def __init__(self, env: HostEnv, key: jax.Array, index: int):
-        """Start the episode in an environment of its own."""
-        self.seed = seeds_from(key, 1, index)[0]
-        self._env = env.remake(1)
-        self.obs = self._env.reset([self.seed])
-
-    def step(self, action: Any) -> HostStep:
-        """Advance by one step."""
-        outcome = self._env.step(jax.tree.map(np.array, action))
-        if outcome.broken is not None and outcome.broken.any():
-            raise LudusError(f"{self._env.id}: the episode broke (seed {self.seed})")
-        self.obs = outcome.obs
-        return outcome
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()
+def watch(
+    look: Look, parts: Any, memory: Any, env: HostEnv, key: jax.Array, index: int, most: int, enough: Enough
+) -> Watched:
+    """Play episode `index` of those that `play` plays with a key, step by step; the twin of `compiled.watch`."""
+    seed, lane, looking = seeds_from(key, 1, index)[0], env.remake(1), jit(look, ())
+    rows: list[Any] = []
+    try:
+        obs = lane.reset([seed])
+        while True:
+            obs = jax.tree.map(np.array, obs)
+            memory, action, figures = jax.device_get(looking(parts, memory, obs))
+            outcome = lane.step(jax.tree.map(np.array, action))
+            if outcome.broken is not None and outcome.broken.any():
+                raise LudusError(f"{lane.id}: the episode broke (seed {seed})")
+            rows.append((split_mask(obs)[0], action, np.array(outcome.reward), figures))
+            ended = bool(outcome.terminated[0]), bool(outcome.truncated[0])
+            if any(ended) or len(rows) >= most or enough():
+                break
+            obs = outcome.obs
+        final = jax.tree.map(np.array, outcome.next_obs)
+        figures = jax.device_get(looking(parts, memory, final))[2]
+    finally:
+        lane.close()
+    whole = jax.tree.map(lambda *steps: np.stack(steps), *rows)
+    return Watched(*whole, split_mask(final)[0], figures, *ended, seed)
 
 
 class Repeat:
