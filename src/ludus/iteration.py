@@ -11,7 +11,7 @@ import numpy as np
 from ludus import counting
 from ludus.compilation import Options
 from ludus.counting import Counters
-from ludus.learning.health import when
+from ludus.learning.health import is_due, when
 from ludus.rollout import runner
 from ludus.seeding import folded
 from ludus.types import EpisodeStats, LudusError, Rollout
@@ -78,7 +78,7 @@ def learn(
     gradient = metrics.pop("gradient")
     if context.health_frequency is not None:
         figures = partial(context.algorithm.health, before, learner, gradient, rollout)
-        metrics["health"] = when((number + 1) % context.health_frequency == 0, figures)
+        metrics["health"] = when(is_due(number + 1, context.health_frequency), figures)
     healthy = metrics["fault"] == 0
     after = Counters(counting.add(counters.steps, stats.steps), counting.add(counters.episodes, stats.episodes))
     after = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), after, counters)

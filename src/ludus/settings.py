@@ -46,7 +46,8 @@ class Settings:
     log_frequency: int = 0
     """Iterations between blocks of statistics; 0: none, only progress and evaluations are shown."""
     health_frequency: int = 10
-    """Iterations between rows with norms by layer and histograms of gradients and actions; 0: none are computed."""
+    """Iterations between rows with norms by layer and histograms of gradients and actions (before the first of them,
+    iterations 1, 2, 4, ... have them too); 0: none are computed."""
     video_frequency: int = 0
     """Iterations between films of the policy at play, which another process makes; 0: none."""
     checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)

@@ -14,6 +14,7 @@ import sac_cases
 from ludus.learning import health
 from ludus.learning.algorithm import as_arrays
 from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from ludus.report.make import make_report
 from ludus.tracking.run_folder import read_journal
 
 KEY = jax.random.key(0)
@@ -254,7 +255,7 @@ def healthy_rows(rows: list[dict]) -> list[int]:
 @pytest.mark.parametrize("env", ["jax:CartPole-v1", "gym:CartPole-v1"])
 def test_every_so_many_rows_have_figures_of_health_and_training_is_the_same_without(tmp_path, env):
     watched, rows = trained(tmp_path, "watched", env, health_frequency=3)
-    assert healthy_rows(rows) == [3, 6]
+    assert healthy_rows(rows) == [1, 2, 3, 6]
     histogram = rows[2]["histogram/action"]
     assert histogram["low"] == 0 and histogram["high"] == 2 and sum(histogram["counts"]) == 64
     assert rows[2]["update_norm/actor_head/layer"] > 0
@@ -263,6 +264,17 @@ def test_every_so_many_rows_have_figures_of_health_and_training_is_the_same_with
     assert healthy_rows(rows) == []
     for a, b in zip(jax.tree.leaves(watched.state), jax.tree.leaves(alone.state), strict=True):
         assert np.array_equal(a, b), "bit by bit"
+
+
+@pytest.mark.requirement("S4.21")
+def test_a_run_shorter_than_the_frequency_has_figures_too(tmp_path):
+    _, rows = trained(tmp_path, "short")
+    assert len(rows) == 7 and healthy_rows(rows) == [1, 2, 4]
+    drawn = {figure.key: figure for figure in make_report([tmp_path / "short"]).figures}
+    assert {"gradient_flow", "optimiser", "gradients", "actions"} <= drawn.keys()
+    assert drawn["gradient_flow"].panels[0].traces
+    due = [n for n in range(1, 41) if health.is_due(np.int32(n), np.int32(10))]
+    assert due == [1, 2, 4, 8, 10, 20, 30, 40]
 
 
 def test_without_health_nothing_of_it_is_compiled(tmp_path):
@@ -281,12 +293,12 @@ def test_without_health_nothing_of_it_is_compiled(tmp_path):
 def test_figures_are_due_by_the_runs_own_count_whatever_the_calls(tmp_path):
     trainer, _ = trained(tmp_path, "run", total_steps=128, health_frequency=3)
     trainer.train(total_steps=448)
-    assert healthy_rows([row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]) == [3, 6]
+    assert healthy_rows([row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]) == [1, 2, 3, 6]
     resumed = ludus.Trainer.resume(tmp_path / "run", total_steps=640, verbose=False, health_frequency=4)
     resumed.final_episodes = 0
     resumed.train()
     rows = [row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]
-    assert healthy_rows(rows) == [3, 6, 8]
+    assert healthy_rows(rows) == [1, 2, 3, 6, 8]
     assert all(isinstance(value, int | float) for value in resumed.record.latest.values())
 
 

@@ -46,6 +46,14 @@ BLOCK = 1 << 16
 """Entries of a vector that are looked at together: more would cost memory, fewer time."""
 
 
+def is_due(number: Any, frequency: Any) -> Any:
+    """Return whether iteration `number`, counted from 1, has figures: every `frequency`-th, and 1, 2, 4, ... before.
+
+    So a run that is shorter than that has figures too.
+    """
+    return (number % frequency == 0) | ((number < frequency) & (number & (number - 1) == 0))
+
+
 def when(due: jax.Array, figures: Callable[[], Figures]) -> Figures:
     """Compute figures where they are due; elsewhere each of them is NaN, which is not journalled."""
     nothing = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), jax.eval_shape(figures))
