@@ -1,8 +1,11 @@
 """What all tests share: helper modules beside this file can be imported by name."""
 
+import atexit
 import contextlib
 import os
+import shutil
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -16,6 +19,10 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # Most of the time is compilation. What ludus compiles has its own options; this is for what tests compile besides.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
+
+# What tests import by name is remembered here, never in the configuration folder of whoever runs them.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="ludus-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 with warnings.catch_warnings(), contextlib.suppress(ImportError):
     # Box2D's extension warns while it is imported and crashes the interpreter if that warning is made an error.

@@ -113,8 +113,7 @@ def test_a_state_with_a_nan_anywhere_in_the_learner_is_not_saved(case, part, tmp
 def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_saved_and_debug_names_the_operation(tmp_path):
     made = trainer("ppo jax", tmp_path / "run", checkpoint=STOP, eval_frequency=0)
     made.train(total_steps=iterations("ppo jax", 2))
-    made.algorithm = dataclasses.replace(made.algorithm, learning_rate=1e38, max_grad_norm=1e38)
-    made.loop.arrays = as_arrays(made.algorithm)
+    made.loop.arrays = as_arrays(dataclasses.replace(made.algorithm, learning_rate=1e38, max_grad_norm=1e38))
     with pytest.raises(ludus.LudusError, match=r"(loss|gradient|parameter|action) is not finite"):
         made.train(total_steps=iterations("ppo jax", 6))
     assert first_bad(state_of(tmp_path / "run")) is None

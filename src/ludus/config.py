@@ -49,6 +49,8 @@ class TrainConfig(Settings):
     """Environment id, such as CartPole-v1; jax:, gym: or envpool: before it picks the library."""
     env_options: dict[str, Any] = field(default_factory=dict)
     """Handed to the environment, as in env_options.gravity=12."""
+    env_wrappers: list[Any] = field(default_factory=list)
+    """Put around a Gymnasium environment, as in [gymnasium.wrappers:FlattenObservation]."""
     num_envs: int = 16
     """Copies of the environment that run side by side."""
     num_workers: int | str = "auto"
@@ -135,13 +137,14 @@ def changes(words: Sequence[str]) -> dict[str, Any]:
 def build(config: TrainConfig) -> Parts:
     """Make the algorithm and the environment; what a trainer would refuse only with its folder made is refused here."""
     algorithm = build_algorithm(config.algorithm)
-    if misplaced := {"env", "num_envs", *WORKER_KEYS} & config.env_options.keys():
+    if misplaced := {"env", "num_envs", "env_wrappers", *WORKER_KEYS} & config.env_options.keys():
         raise LudusError(f"env_options.{min(misplaced)}: not an option of the environment; the key is {min(misplaced)}")
     budget = {name: getattr(config, name) for name in Budget._fields}
     Budget(**budget).limits()
     settings = Settings(**{name: getattr(config, name) for name in NAMES})
     workers = {name: getattr(config, name) for name in WORKER_KEYS}
-    return Parts(algorithm, make_env(config.env, config.num_envs, **workers, **config.env_options), settings, budget)
+    given: dict[str, Any] = {**workers, "env_wrappers": config.env_wrappers, **config.env_options}
+    return Parts(algorithm, make_env(config.env, config.num_envs, **given), settings, budget)
 
 
 def combinations(overrides: Sequence[str]) -> dict[str, list[str]]:
@@ -268,7 +271,10 @@ def _with_lists(hint: Any) -> Any:
 
 
 def _type_name(kind: Any) -> str:
-    return f"list of {get_args(kind)[0].__name__}" if get_origin(kind) is list else kind.__name__
+    if get_origin(kind) is not list:
+        return kind.__name__
+    (part,) = get_args(kind)
+    return "list" if part is Any else f"list of {part.__name__}"
 
 
 def _field_docs(kind: type) -> dict[str, str]:

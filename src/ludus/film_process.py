@@ -4,14 +4,13 @@ Training never waits for it. There is at most one such process, of the lowest pr
 none is left when the run ends, however it ends: it lives as long as the pipe to it is open.
 """
 
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ludus import processes
 from ludus.critic import Critic, save_critic
 from ludus.policy import Policy, save_policy
 from ludus.types import LudusError
@@ -101,14 +100,12 @@ class FilmProcess:
     def _process(run: Path, files: list[Path], counts: dict[str, int], errors: Any) -> subprocess.Popen:
         words = [str(run.absolute()), *map(str, files)]
         words += [f"--{name}={counts[name]}" for name in ("steps", "iteration")]
-        return subprocess.Popen(
-            [sys.executable, "-m", "ludus.filming", *words],
+        return processes.start(
+            ["-m", "ludus.filming", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            # Not on the accelerator, which is the run's; and the terminal's Ctrl-C is the run's to hear.
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            start_new_session=True,
+            start_new_session=True,  # the terminal's Ctrl-C is the run's to hear
         )
 
     def _settle(self) -> None:

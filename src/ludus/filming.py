@@ -245,6 +245,7 @@ def _environment(config: dict[str, Any], lanes: bool = False) -> Any:
     drawable = {
         "env": str(config.get("env")).replace("envpool:", "gym:", 1),
         "env_options": config.get("env_options"),
+        "env_wrappers": config.get("env_wrappers"),
         "num_envs": config.get("num_envs") if lanes else 1,
     }
     return environment_in(drawable, "use ludus.filming.film_episode in Python")
@@ -308,7 +309,7 @@ def _camera(env: Any) -> Any:
     if env.id.startswith("object:"):
         return env  # the user's own: made with render_mode="rgb_array" or not
     options: dict[str, Any] = {**dict(env.options), "render_mode": "rgb_array"}
-    return make_env(env.id, 1, **options)
+    return make_env(env.id, 1, env_wrappers=getattr(env, "env_wrappers", ()), **options)
 
 
 def _line(error: Exception) -> str:

@@ -68,7 +68,7 @@ def play_episode(
         terminated=watched.terminated,
         truncated=watched.truncated or not watched.terminated,
     )
-    return _episode(about, env.observation_space, env.action_space, watched)
+    return _episode(about, env, watched)
 
 
 def extremes(evaluation: Evaluation) -> dict[str, int]:
@@ -76,8 +76,9 @@ def extremes(evaluation: Evaluation) -> dict[str, int]:
     return {"worst": int(evaluation.returns.argmin()), "best": int(evaluation.returns.argmax())}
 
 
-def _episode(about: About, obs_space: Space, action_space: Space, watched: Watched) -> Episode:
+def _episode(about: About, env: Any, watched: Watched) -> Episode:
     """Put what was watched in one lane together."""
+    obs_space, action_space = env.observation_space, env.action_space
     observed, taken = _by_leaf("obs", obs_space, watched.obs), _by_leaf("action", action_space, watched.action)
     figures = {name: x[:, 0] for name, x in watched.figures.items()}
     arrays = {**observed, **taken, "reward": watched.reward[:, 0].astype(np.float32), **figures}
@@ -88,7 +89,8 @@ def _episode(about: About, obs_space: Space, action_space: Space, watched: Watch
     arrays |= {f"final_{name}": x for name, x in _by_leaf("obs", obs_space, final).items()}
     low, high, discrete = _bounds(action_space)
     arrays["action_low"], arrays["action_high"] = low, high
-    signals = signals_of(about.env, _plain(observed), _plain(taken), about.env_options)
+    known = "" if getattr(env, "env_wrappers", ()) else about.env  # in wrappers, observations may mean anything
+    signals = signals_of(known, _plain(observed), _plain(taken), about.env_options)
     arrays |= {SIGNAL + name: np.asarray(signal.values, np.float32) for name, signal in signals.items()}
     units = {name: signal.unit for name, signal in signals.items()}
     return Episode(replace(about, units=units, discrete=discrete), arrays)

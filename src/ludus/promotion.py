@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ludus.envs.registry import make_env
 from ludus.evaluation import evaluate
 from ludus.policy import Policy
-from ludus.types import LudusError
+from ludus.run_config import environment_in
 
 EPISODES, SEED = 100, 20_011
 """The episodes that all policies of a name are compared on."""
@@ -53,9 +52,7 @@ def judge(challenger: np.ndarray, champion: np.ndarray) -> Verdict:
 
 def compare(challenger: Policy, champion: Policy, config: dict[str, Any]) -> Verdict:
     """Play both in the environment of a configuration; LudusError if it cannot be made here."""
-    env_id, options = str(config.get("env")), config.get("env_options") or {}
-    if env_id.startswith("object:"):
-        raise LudusError(f"env={env_id}: is somebody's own code, which is not here")
-    with contextlib.closing(make_env(env_id, int(config.get("num_envs") or 1), **options)) as env:
+    here = {name: config.get(name) for name in ("env", "env_options", "env_wrappers", "num_envs")}
+    with contextlib.closing(environment_in(here, "it is not here")) as env:
         returns = [evaluate(policy, env, EPISODES, SEED).returns for policy in (challenger, champion)]
     return judge(*returns)

@@ -171,8 +171,9 @@ class Source:
         trainer.loop.spec = self.spec(trainer.loop.spec)
         meaning = meaning_of(trainer)
         try:
+            saved = {"env_wrappers": [], **self.record["meaning"]}  # checkpoints from before there were any
             for name in MEANING:
-                _compare(name, self.record["meaning"][name], meaning[name])
+                _compare(name, saved[name], meaning[name])
         except (KeyError, TypeError, RecursionError) as error:
             raise LudusError(f"{self.checkpoint.path}: its record is damaged ({error})") from error
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from ludus import __version__
+from ludus import __version__, own_code
 from ludus.counting import Budget
-from ludus.envs.registry import WORKER_KEYS, make_env
+from ludus.envs.registry import WORKER_KEYS, as_wrappers, code_in, make_env
 from ludus.learning.registry import describe
 from ludus.settings import NAMES, PARTS
 from ludus.tracking.run_folder import plain
@@ -17,7 +17,7 @@ from ludus.types import LudusError
 if TYPE_CHECKING:
     from ludus.trainer import Trainer
 
-MEANING = ("env", "env_options", "num_envs", "seed", "collect", "algorithm")
+MEANING = ("env", "env_options", "env_wrappers", "num_envs", "seed", "collect", "algorithm")
 """Settings that a resumed run cannot change: the saved state would mean something else."""
 CHANGEABLE = (*Budget._fields, *(name for name in NAMES if name not in (*MEANING, *PARTS)), *WORKER_KEYS)
 """Settings that it can, besides those of the groups."""
@@ -31,6 +31,7 @@ def config_of(trainer: "Trainer", budget: Budget) -> dict[str, Any]:
     return {
         "env": env.id,
         "env_options": dict(env.options),
+        "env_wrappers": list(getattr(env, "env_wrappers", ())),
         "num_envs": env.num_envs,
         **getattr(env, "worker_settings", {"num_workers": 0}),
         **settings,
@@ -99,5 +100,7 @@ def environment_in(config: dict[str, Any], instead: str) -> Any:
         raise LudusError(f"env_options: config.yaml must hold names and values there, got {options!r}")
     if env_id.startswith("object:"):
         raise LudusError(f"env={env_id}: is your own code: {instead}")
-    workers = {key: config[key] for key in WORKER_KEYS if key in config}
-    return make_env(env_id, config.get("num_envs") or 1, **{**options, **workers})
+    wrappers = as_wrappers(config.get("env_wrappers") or [])
+    own_code.check_saved(code_in(env_id, wrappers), "config.yaml")
+    given = {**options, **{key: config[key] for key in WORKER_KEYS if key in config}}
+    return make_env(env_id, config.get("num_envs") or 1, **given, env_wrappers=[one.plain for one in wrappers])

@@ -5,7 +5,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ludus import files
+from ludus import files, processes
 from ludus.checkpoint import Checkpoints, as_safetensors
 from ludus.counting import Budget
 from ludus.iteration import UNCOUNTED, Context, TrainState, episodes_left, learn
@@ -71,9 +70,11 @@ def verify_resume(run: str | Path, iterations: int = 3) -> Comparison:
         shutil.copytree(straight, resumed)
         first = Checkpoints(resumed).steps()[0]
         code = f"from ludus.verify import go_on; go_on({str(resumed)!r}, {first})"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        with processes.start(["-c", code], accelerator=True, **pipes) as child:
+            errors = child.communicate()[1]
+        if child.returncode:
+            said = errors.strip().splitlines() or [f"exit code {child.returncode}"]
             raise LudusError(f"{run}: cannot be resumed ({said[-1]})")
         return _compared(iterations, straight, resumed)
 

@@ -13,8 +13,8 @@ import ludus
 import sac_cases
 from ludus.learning import health
 from ludus.learning.algorithm import as_arrays
-from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from ludus.report.make import make_report
+from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from ludus.tracking.run_folder import read_journal
 
 KEY = jax.random.key(0)

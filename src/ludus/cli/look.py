@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from ludus.cli.words import Parser, add_run, need_mlflow, newest_run
+from ludus.cli.words import Parser, add_allow_code, add_run, need_mlflow, newest_run
 from ludus.types import LudusError
 
 
@@ -125,6 +125,7 @@ def track(words: list[str]) -> int:
         "it was not sent before: to MLFLOW_TRACKING_URI, if that is set, else to mlflow.db beside the run folder.",
     )
     add_run(parser)
+    add_allow_code(parser)
     given = parser.parse_args(words)
     from ludus.tracking.run_folder import read_config
     from ludus.tracking.tensorboard import complete

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.cli.words import Parser, add_run, need_mlflow, newest_run
+from ludus import own_code
+from ludus.cli.words import Parser, add_allow_code, add_run, need_mlflow, newest_run
 from ludus.types import LudusError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ def evaluate(words: list[str]) -> int:
     parser = Parser(prog="ludus evaluate", description="Play episodes with the final policy of a run.")
     where = "run folder (default: the newest in runs/), or a model that MLflow knows, such as models:/NAME@champion"
     parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help=where)
+    add_allow_code(parser)
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="decides how each begins (default: 0)")
     parser.add_argument("--stochastic", action="store_true", help="sample actions from the policy (default: greedy)")
@@ -27,15 +29,16 @@ def evaluate(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a table of the episodes")
     given = parser.parse_args(words)
-    from ludus.envs.registry import make_env
+    from ludus.envs.registry import code_in
     from ludus.evaluation import evaluate as evaluated
     from ludus.run_config import environment_in
 
     policy, config = _policy(given.run or newest_run(), given.checkpoint)
-    if given.env is None:
-        env = environment_in(config, "use ludus.evaluate in Python, or give --env")
-    else:
-        env = make_env(given.env, config.get("num_envs") or 1)
+    if given.env is not None:
+        for name in code_in(given.env, ()):
+            own_code.imported(name)  # typed, and so the user's own command
+        config = {"env": given.env, "num_envs": config.get("num_envs"), "env_wrappers": config.get("env_wrappers")}
+    env = environment_in(config, "use ludus.evaluate in Python, or give --env")
     with contextlib.closing(env):
         evaluation = evaluated(policy, env, given.episodes, given.seed, deterministic=not given.stochastic)
     if given.csv is not None:
@@ -52,6 +55,7 @@ def video(words: list[str]) -> int:
         "of its frames (jsonl), RUN/episodes the episode itself.",
     )
     add_run(parser)
+    add_allow_code(parser)
     parser.add_argument(
         "--checkpoint", metavar="C", help="latest, best, a step or a name in RUN/policies (default: the final policy)"
     )
@@ -82,6 +86,7 @@ def export(words: list[str]) -> int:
     """Write a policy for another runtime."""
     parser = Parser(prog="ludus export", description="Write a policy of a run for another runtime, and prove it there.")
     add_run(parser)
+    add_allow_code(parser)
     parser.add_argument("--format", required=True, metavar="F", help="safetensors, torch, onnx or stablehlo")
     parser.add_argument("--policy", default="final", metavar="P", help="final, best or a file of RUN/policies")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="where to (default: RUN/exports/POLICY)")

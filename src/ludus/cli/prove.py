@@ -1,6 +1,6 @@
 """Verbs that look into a run without touching it: `verify-resume` and `debug`."""
 
-from ludus.cli.words import Parser, add_run, newest_run
+from ludus.cli.words import Parser, add_allow_code, add_run, newest_run
 from ludus.types import LudusError
 
 
@@ -12,6 +12,7 @@ def verify_resume(words: list[str]) -> int:
         "process; print the hashes of both, and exit with 1 if they differ. The run itself is left alone.",
     )
     add_run(parser)
+    add_allow_code(parser)
     parser.add_argument("--iterations", type=int, default=3, metavar="N", help="the n (default: 3)")
     given = parser.parse_args(words)
     if given.iterations < 1:
@@ -31,6 +32,7 @@ def debug(words: list[str]) -> int:
         "write the batch beside the run. The run itself is left alone.",
     )
     add_run(parser)
+    add_allow_code(parser)
     parser.add_argument("--from", dest="start", default="latest", metavar="STEP", help="latest, best or a step")
     parser.add_argument("--iterations", type=int, default=1000, metavar="N", help="look at so many (default: 1000)")
     given = parser.parse_args(words)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.cli.words import SIGNALLED, Parser, complain, newest_run
+from ludus.cli.words import SIGNALLED, Parser, add_allow_code, complain, newest_run
 from ludus.types import LudusError
 
 if TYPE_CHECKING:
@@ -49,12 +49,13 @@ def resume(words: list[str]) -> int:
     """Go on with a run."""
     parser = Parser(
         prog="ludus resume",
-        usage="ludus resume [RUN] [--from latest|best|STEP] [--fallback] [key=value ...]",
+        usage="ludus resume [RUN] [--from latest|best|STEP] [--fallback] [--allow-code] [key=value ...]",
         description="Go on with a run from one of its checkpoints, on the same curves and in the same journal. "
         "Keys that do not change what the saved state means can be given other values, such as total_steps=2e6.",
     )
     parser.add_argument("words", nargs="*", metavar="RUN", help="run folder (default: the newest in runs/)")
     parser.add_argument("--from", dest="start", default="latest", metavar="STEP", help="latest, best or a step")
+    add_allow_code(parser)
     parser.add_argument("--fallback", action="store_true", help="if the checkpoint is damaged, take the one before")
     given = parser.parse_intermixed_args(words)
     from ludus.config import changes

@@ -4,8 +4,9 @@ import argparse
 import importlib.util
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from ludus import own_code
 from ludus.types import LudusError
 
 INTERRUPTED = 130
@@ -24,6 +25,16 @@ class Parser(argparse.ArgumentParser):
 def add_run(parser: Parser) -> None:
     """Let a verb take a run folder."""
     parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="run folder (default: the newest in runs/)")
+
+
+def add_allow_code(parser: Parser) -> None:
+    """Let a verb follow names of code that a run holds and its user has not used before."""
+    parser.add_argument("--allow-code", action=_AllowCode, nargs=0, help="import the code that the run names")
+
+
+class _AllowCode(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        own_code.allow()
 
 
 def newest_run() -> Path:

@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ludus import own_code
 from ludus.envs.base import HostStep
 from ludus.envs.episode_info import EpisodeInfo
 from ludus.envs.recall import EpisodeLog, Recalled
@@ -43,6 +44,8 @@ class GymnasiumEnv:
     needs_restart = False
     return_threshold: float | None = None
     max_episode_steps: int | None = None
+    env_wrappers: Sequence[Any] = ()
+    """What `make_env` was told of wrappers, for the record."""
 
     def __init__(
         self, make: Callable[[], gymnasium.Env], num_envs: int, id: str, options: dict[str, Any], at: Any = None
@@ -232,12 +235,23 @@ def make_gymnasium(env: Any, num_envs: int, options: dict[str, Any]) -> Gymnasiu
     return GymnasiumEnv(make, num_envs, id, options)
 
 
-def recipe(env: Any, options: dict[str, Any]) -> tuple[Callable[[], gymnasium.Env], str]:
-    """Return how to make one environment, in this process or in another, and the id that it will have."""
+def recipe(
+    env: Any, options: dict[str, Any], wrappers: Sequence[tuple[str, dict[str, Any]]] = ()
+) -> tuple[Callable[[], gymnasium.Env], str]:
+    """Return how to make one environment, in this process or in another, and the id that it will have.
+
+    The modules that an id such as `module:Id` and wrappers name must have been imported.
+    """
+    make, id = _bare_recipe(env, options)
+    return partial(_wrapped, make, tuple(map(tuple, wrappers))) if wrappers else make, id
+
+
+def _bare_recipe(env: Any, options: dict[str, Any]) -> tuple[Callable[[], gymnasium.Env], str]:
     if isinstance(env, str):
-        _check_version(env)
+        id = env.rpartition(":")[2]
+        _check_version(id)
         # With what is registered under the id: a worker process has not run the user's registrations.
-        return partial(_make_by_id, env, options, gymnasium.registry.get(env)), f"gym:{env}"
+        return partial(_make_by_id, env, options, gymnasium.registry.get(id)), f"gym:{env}"
     if isinstance(env, gymnasium.Env):
         if unknown := sorted(options.keys() - {"max_episode_steps"}):
             raise LudusError(
@@ -251,14 +265,14 @@ def recipe(env: Any, options: dict[str, Any]) -> tuple[Callable[[], gymnasium.En
 
 def return_threshold(name: str) -> float | None:
     """Return the mean return from which on Gymnasium calls an id solved; None if it does not say."""
-    spec = gymnasium.registry.get(name)
+    spec = gymnasium.registry.get(name.rpartition(":")[2])
     return None if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
 
 
 def longest_episode(env: Any, options: dict[str, Any]) -> int | None:
     """Return the limit of steps that episodes have; None if none is known."""
     asked = options.get("max_episode_steps")
-    spec = gymnasium.registry.get(env) if isinstance(env, str) else None
+    spec = gymnasium.registry.get(env.rpartition(":")[2]) if isinstance(env, str) else None
     if spec is not None:
         return spec.max_episode_steps if asked is None else asked
     limits = [] if asked is None else [asked]
@@ -339,18 +353,33 @@ def known_ids() -> list[str]:
 
 
 def _make_by_id(id: str, options: dict[str, Any], registered: Any) -> gymnasium.Env:
+    if ":" in id:
+        own_code.imported(id)
     try:
         return gymnasium.make(registered or id, disable_env_checker=True, **options)
     except gymnasium.error.DependencyNotInstalled as error:
         raise LudusError(f"env={id}: {error}") from error
     except gymnasium.error.Error as error:
-        close = difflib.get_close_matches(id, known_ids(), 3)
+        close = difflib.get_close_matches(id.rpartition(":")[2], known_ids(), 3)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise LudusError(f"env={id}: no such environment{hint}") from error
     except Exception as error:  # whatever the environment's own code raises
         if options and isinstance(error, TypeError | ValueError | AssertionError):
             raise LudusError(f"env_options={options}: {id} does not take them ({_reason(error)})") from error
         raise LudusError(f"env={id}: cannot be made ({_reason(error)})") from error
+
+
+def _wrapped(make: Callable[[], gymnasium.Env], wrappers: Sequence[tuple[str, dict[str, Any]]]) -> gymnasium.Env:
+    env = make()
+    for name, arguments in wrappers:
+        wrap = own_code.load(name)
+        try:
+            env = wrap(env, **arguments)
+        except Exception as error:  # whatever the wrapper's own code raises
+            raise LudusError(f"env_wrappers: {name} cannot be put around {env} ({_reason(error)})") from error
+        if not isinstance(env, gymnasium.Env):
+            raise LudusError(f"env_wrappers: {name} must return a gymnasium.Env, got {type(env).__name__}")
+    return env
 
 
 def _reason(error: Exception) -> str:

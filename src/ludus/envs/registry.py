@@ -3,12 +3,13 @@
 import difflib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
 from numbers import Integral
 from typing import Any, NamedTuple
 
+from ludus import own_code
 from ludus.envs.base import Environment, HostEnv, check_environment
 from ludus.envs.classic import CLASSIC
 from ludus.envs.vector import VectorEnv
@@ -21,7 +22,7 @@ FAITHFUL_IN_ENVPOOL = frozenset(
 )
 """Gymnasium's ids whose environments in EnvPool were shown to be the same; docs/en/envpool.md says how."""
 WORKER_KEYS = ("num_workers", "worker_timeout", "on_worker_fault")
-"""What `make_env` takes besides the environment's own options."""
+"""What `make_env` takes besides the environment's own options and wrappers."""
 
 _registered: dict[str, Callable[..., Any]] = {}
 
@@ -48,12 +49,14 @@ def make_env(
     num_workers: int | str = 0,
     worker_timeout: float = 5.0,
     on_worker_fault: str = "restart",
+    env_wrappers: Sequence[str | dict[str, Any]] = (),
     **options: Any,
 ) -> VectorEnv | HostEnv:
     """Make a batch of environments.
 
     Args:
-        env: an id such as "CartPole-v1", with "jax:", "gym:" or "envpool:" before it to pick the library; a registered
+        env: an id such as "CartPole-v1", with "jax:", "gym:" or "envpool:" before it to pick the library; an id of a
+            Gymnasium package with the module that registers it, as in "gym:highway_env:highway-fast-v0"; a registered
             name; a `ludus.Environment`; or a `gymnasium.Env` class or instance.
         num_envs: how many copies run side by side.
         num_workers: processes that Gymnasium environments are spread over; 0 steps them in this process, "auto"
@@ -61,25 +64,66 @@ def make_env(
         worker_timeout: seconds that one environment may take for one step or reset before its worker is at fault.
         on_worker_fault: "restart" replaces a worker that raises, dies or hangs and drops its running episodes; "stop"
             raises instead.
+        env_wrappers: wrappers to put around a Gymnasium environment, the first one innermost: each a text such as
+            "gymnasium.wrappers:FlattenObservation", or a dict with that as `name` and its arguments besides.
         **options: handed to the environment.
     """
     if isinstance(num_envs, bool) or not isinstance(num_envs, Integral) or num_envs < 1:
         raise LudusError(f"num_envs={num_envs}: must be an integer of at least 1")
-    workers = _Workers(num_workers, worker_timeout, on_worker_fault)
+    workers = _Workers(num_workers, worker_timeout, on_worker_fault, as_wrappers(env_wrappers))
     workers.check(int(num_envs))
     batch = _make(env, int(num_envs), options, workers)
+    if workers.wrappers and not hasattr(batch, "env_wrappers"):
+        batch.close()
+        raise LudusError(f"env_wrappers: {batch.id} takes none; they are for Gymnasium's environments, as gym:... is")
     if isinstance(num_workers, int) and num_workers and not getattr(batch, "num_workers", 0):
         batch.close()
         raise LudusError(f"num_workers={num_workers}: {batch.id} does not step in worker processes; leave it out")
     return batch
 
 
+class Wrapper(NamedTuple):
+    """A wrapper by name, and its arguments."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    @property
+    def plain(self) -> str | dict[str, Any]:
+        """It as a configuration holds it."""
+        return {"name": self.name, **self.arguments} if self.arguments else self.name
+
+
+def as_wrappers(given: Any) -> list[Wrapper]:
+    """Read what a user or a configuration says of wrappers."""
+    if isinstance(given, str | dict) or not isinstance(given, Sequence):
+        raise LudusError(f"env_wrappers={given}: must be a list, as in [gymnasium.wrappers:FlattenObservation]")
+    wrappers = []
+    for entry in given:
+        words = {"name": entry} if isinstance(entry, str) else dict(entry) if isinstance(entry, dict) else {}
+        name = words.pop("name", None)
+        if not isinstance(name, str) or ":" not in name or not all(isinstance(word, str) for word in words):
+            raise LudusError(
+                f"env_wrappers: {entry!r} must be module:Name, or {{name: module:Name, argument: value}} with arguments"
+            )
+        wrappers.append(Wrapper(name, words))
+    return wrappers
+
+
+def code_in(env: Any, wrappers: Sequence[Wrapper]) -> list[str]:
+    """Return the names of code, each a `module:Name`, that an id and wrappers hold."""
+    library, name = _split(env) if isinstance(env, str) else ("", "")
+    own = [name] if library == "gym" and ":" in name else []
+    return own + [wrapper.name for wrapper in wrappers]
+
+
 class _Workers(NamedTuple):
-    """What was asked about worker processes."""
+    """What was asked about how Gymnasium's environments are run: in worker processes, and in which wrappers."""
 
     count: int | str
     timeout: float
     on_fault: Any
+    wrappers: list[Wrapper]
 
     def check(self, num_envs: int) -> None:
         """Refuse what cannot be, before any environment is made."""
@@ -93,18 +137,30 @@ class _Workers(NamedTuple):
 def _make(env: Any, num_envs: int, options: dict[str, Any], workers: _Workers) -> VectorEnv | HostEnv:
     if not isinstance(env, str):
         return _from_object(env, num_envs, options, None, workers)
-    library, _, name = env.rpartition(":")
-    if library and library not in LIBRARIES:
-        raise LudusError(f"env={env}: no library {library!r}; prefixes are {', '.join(p + ':' for p in LIBRARIES)}")
+    library, name = _split(env)
     if name in _registered and library != "envpool":
         return _from_object(_registered[name], num_envs, options, name, workers)
-    if library in ("", "jax") and name in CLASSIC:
+    if library in ("", "jax") and name in CLASSIC and not (workers.wrappers and not library):
         return _native(name, num_envs, options)
     if library == "jax":
         raise LudusError(f"env={env}: no such native environment{_hint(name, [*CLASSIC, *_registered])}")
     if library == "envpool" or (not library and _is_for_envpool(name, options, workers)):
         return _envpool(name, num_envs, options)
     return _gymnasium(name, num_envs, options, workers)
+
+
+def _split(env: str) -> tuple[str, str]:
+    """Return the library that a prefix picks, if there is one, and the id in it; that may hold a colon of its own."""
+    library, colon, name = env.partition(":")
+    if not colon:
+        return "", env
+    if library not in LIBRARIES:
+        prefixes = ", ".join(f"{prefix}:" for prefix in LIBRARIES)
+        raise LudusError(
+            f"env={env}: no library {library!r}; prefixes are {prefixes}; an id that a module registers with Gymnasium "
+            f"is written gym:{env}"
+        )
+    return library, name
 
 
 def _native(name: str, num_envs: int, options: dict[str, Any]) -> VectorEnv:
@@ -158,7 +214,9 @@ def _gymnasium(env: Any, num_envs: int, options: dict[str, Any], workers: _Worke
         from ludus.envs.gymnasium import GymnasiumEnv, longest_episode, recipe, return_threshold
     except ImportError as error:
         raise LudusError(f"env={env}: needs Gymnasium (pip install gymnasium)") from error
-    make, id = recipe(env, options)
+    for code in code_in(f"gym:{env}" if isinstance(env, str) else None, workers.wrappers):
+        own_code.imported(code)
+    make, id = recipe(env, options, workers.wrappers)
     id = f"gym:{name}" if name else id
     count, placement = _settled(workers.count, make, num_envs, id)
     if count == 0:
@@ -169,12 +227,13 @@ def _gymnasium(env: Any, num_envs: int, options: dict[str, Any], workers: _Worke
         batch = WorkerEnv(make, num_envs, id, options, count, faults, placement)
     batch.return_threshold = return_threshold(env) if isinstance(env, str) else None
     batch.max_episode_steps = longest_episode(env, options)
+    batch.env_wrappers = tuple(wrapper.plain for wrapper in workers.wrappers)
     return batch
 
 
 def _is_for_envpool(name: str, options: dict[str, Any], workers: _Workers) -> bool:
     """Whether EnvPool is there and gives what the id means; with options that it may not have, Gymnasium does."""
-    asked_elsewise = workers.count not in (0, "auto") or options.keys() - {"max_episode_steps"}
+    asked_elsewise = workers.count not in (0, "auto") or workers.wrappers or options.keys() - {"max_episode_steps"}
     return name in FAITHFUL_IN_ENVPOOL and not asked_elsewise and find_spec("envpool") is not None
 
 

@@ -17,7 +17,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from ludus import processes
 from ludus.envs import worker_process
 from ludus.envs.base import HostStep
 from ludus.envs.episode_info import EpisodeInfo
@@ -143,6 +143,8 @@ class WorkerEnv:
     needs_restart = False
     return_threshold: float | None = None
     max_episode_steps: int | None = None
+    env_wrappers: Sequence[Any] = ()
+    """What `make_env` was told of wrappers, for the record."""
 
     def __init__(
         self,
@@ -502,12 +504,11 @@ def _spawner(process: int) -> ThreadPoolExecutor:
 
 
 def _launch(code: str, channels: Channels) -> subprocess.Popen:
-    path = os.pathsep.join(part or os.getcwd() for part in sys.path)
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", code],
+    return processes.start(
+        ["-c", code],
+        accelerator=True,  # it is the environment's to use, if it computes at all
         pass_fds=channels,
         stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path},
         start_new_session=True,  # the terminal's signals are the parent's, and the group can be ended as a whole
     )
 

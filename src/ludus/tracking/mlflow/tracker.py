@@ -9,11 +9,11 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ludus import processes
 from ludus.tracking.run_folder import RunFolder
 from ludus.types import LudusError
 
@@ -50,14 +50,12 @@ class MLflowTracker:
     def begin(self, folder: RunFolder) -> None:
         """Start the process. Its standard input is a lifeline: once that is closed, it sends the rest and ends."""
         self._folder, self._heard = folder, b""
-        path = os.pathsep.join(part or os.getcwd() for part in sys.path)
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", MODULE, str(folder.path.absolute())],
+            self._process = processes.start(
+                ["-m", MODULE, str(folder.path.absolute())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
                 start_new_session=True,  # the terminal's signals are the trainer's
             )
             assert self._process.stdout is not None
