@@ -200,7 +200,7 @@ def test_a_run_that_is_killed_leaves_no_process_behind(tmp_path):
     with subprocess.Popen([sys.executable, "-c", LONG, str(tmp_path / "run")]) as process:
         (child,) = wait_for(lambda: children(process.pid))
         nice = os.getpriority(os.PRIO_PROCESS, child)
-        folder = Path(Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[4].decode()).parent
+        folder = Path(Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[5].decode()).parent
         process.send_signal(signal.SIGKILL)
     wait_for(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
     wait_for(lambda: not folder.exists())
