@@ -11,7 +11,6 @@ import ludus
 from dressed import DressedEnv
 from ludus.agent import saved_file
 from ludus.compilation import jit
-from ludus.critic import Critic
 from ludus.envs.probes import PROBES
 from ludus.envs.vector import VectorEnv
 from ludus.rollout.host import seeds_from
@@ -392,39 +391,93 @@ def test_a_saved_policy_is_complete_and_acts_without_the_agent(tmp_path):
     agent = small(normalize_observations=True, optimizer=optax.adam(1e-3))
     walk(agent, 64)
     file = agent.save_policy_net(tmp_path / "new" / "pi_ckpt1")
-    assert file == tmp_path / "new" / "pi_ckpt1.safetensors"
+    assert file == tmp_path / "new" / "pi_ckpt1" and file.is_file()
     loaded, obs = ludus.load_policy(file), np.full(3, 0.25)
     assert loaded(obs) == agent.policy(obs)
     assert float(loaded.state.observations.count) == 64
 
 
-@pytest.mark.requirement("S3.34")
+@pytest.mark.requirement("S3.31", "S3.34")
 @pytest.mark.parametrize(
-    ("given", "written"),
+    ("there", "given"),
     [
-        ("final_actor.pth", "final_actor.safetensors"),
-        ("best_return_pi_ckpt", "best_return_pi_ckpt.safetensors"),
-        ("pi_ckpt1.safetensors", "pi_ckpt1.safetensors"),
-        ("run.1/net.v2", "run.1/net.v2.safetensors"),
+        (["net", "net.safetensors", "net.pth"], "net"),
+        (["net.safetensors", "net.pth"], "net.pth"),
+        (["net.safetensors", "net.pth"], "net"),
+        (["net.pt"], "net"),
+        (["net.safetensors"], "net.pth"),
+        (["run.1/net.v2.safetensors"], "run.1/net.v2"),
+        ([], "net.pth"),
     ],
 )
-def test_where_nets_are_saved(given, written, tmp_path):
-    assert saved_file(tmp_path / given) == tmp_path / written
+def test_the_file_of_that_very_name_is_loaded_and_only_in_its_place_another(there, given, tmp_path):
+    for name in there:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert saved_file(tmp_path / given) == tmp_path / (given if given in there or not there else there[0])
 
 
-@pytest.mark.requirement("S3.34")
-@pytest.mark.parametrize("is_installed", [True, False])
-def test_a_pytorch_file_is_written_where_it_is_asked_for_and_can_be(is_installed, tmp_path, monkeypatch):
-    written = []
-    monkeypatch.setattr(ludus.agent, "find_spec", lambda name: is_installed or None)
-    monkeypatch.setattr("ludus.export.torch_files.write", lambda learned, path: written.append((type(learned), path)))
+@pytest.mark.requirement("S3.31", "S3.34")
+@pytest.mark.parametrize("suffix", [".pth", ".pt", ".ckpt", ""])
+def test_a_file_has_the_name_it_was_given_and_pytorchs_are_loaded_too(suffix, tmp_path):
+    torch = pytest.importorskip("torch")
+    algorithm = {"normalize_observations": True, "normalize_returns": True, "normalize_rewards": True}
+    old, new = small(seed=1, **algorithm), small(seed=2, **algorithm)
+    walk(old, 64)
+    assert old.save_policy_net(tmp_path / f"actor{suffix}") == tmp_path / f"actor{suffix}"
+    assert old.save_value_net(tmp_path / f"critic{suffix}") == tmp_path / f"critic{suffix}"
+    is_pytorchs = suffix in (".pth", ".pt")
+    assert not list(tmp_path.glob("*.safetensors")) and (tmp_path / "actor.json").exists() == is_pytorchs
+    if is_pytorchs:
+        state = torch.load(tmp_path / f"actor{suffix}", weights_only=True)
+        assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
+    new.load_policy_net(tmp_path / f"actor{suffix}")
+    new.load_value_net(tmp_path / f"critic{suffix}")
+    for a, b in zip(opinions(old), opinions(new), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert float(new.policy.state.observations.count) == 64 and walk(new, 64)
+
+
+def test_pytorch_files_of_others_and_without_pytorch_are_refused_in_one_line(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
     agent = small()
-    for suffix in ("", ".safetensors", ".pth"):
-        assert agent.save_policy_net(tmp_path / f"actor{suffix}") == tmp_path / "actor.safetensors"
-        assert agent.save_value_net(tmp_path / f"critic{suffix}") == tmp_path / "critic.safetensors"
-    expected = [(ludus.Policy, tmp_path / "actor.pth"), (Critic, tmp_path / "critic.pth")]
-    assert written == (expected if is_installed else [])
-    agent.load_policy_net(tmp_path / "actor.pth")
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "theirs.pth")
+    (tmp_path / "broken.pth").write_bytes(agent.save_policy_net(tmp_path / "ours.pth").read_bytes()[:-100])
+    wrong(r"theirs.pth: not a readable policy file \(a PyTorch file", agent.load_policy_net, tmp_path / "theirs.pth")
+    wrong("broken.pth: not a readable policy file", agent.load_policy_net, tmp_path / "broken.pth")
+    monkeypatch.setattr(ludus.agent, "find_spec", lambda name: None)
+    wrong("actor.pth: a .pth file is PyTorch's, which is not installed", agent.save_policy_net, tmp_path / "actor.pth")
+    agent.load_policy_net(tmp_path / "ours.pth")
+
+
+@pytest.mark.requirement("S3.31")
+def test_bounds_that_an_agent_was_not_told_come_with_the_file(tmp_path):
+    told = ludus.Agent(ludus.PPO(**SMALL_PPO), Box(-3.0, 3.0, (2,)), Box(-2.0, 2.0, (1,)), seed=1)
+    untold = ludus.Agent(ludus.PPO(**SMALL_PPO), Box(-np.inf, np.inf, (2,)), Box(-np.inf, np.inf, (1,)), seed=2)
+    obs, before = np.full((1, 2), 0.5), untold.policy
+    told.save_policy_net(tmp_path / "actor")
+    told.save_value_net(tmp_path / "critic")
+    untold.load_policy_net(tmp_path / "actor")
+    untold.load_value_net(tmp_path / "critic")
+    assert untold.spec == told.spec and before.spec != told.spec
+    np.testing.assert_array_equal(untold.select_action(obs, True), told.select_action(obs, True))
+    np.testing.assert_array_equal(untold.critic(obs), told.critic(obs))
+    other = ludus.Agent(ludus.PPO(**SMALL_PPO), Box(-3.0, 3.0, (2,)), Box(-1.0, 1.0, (1,)))
+    wrong(r"its action_space is Box\(low=-2.0", other.load_policy_net, tmp_path / "actor")
+    wide = ludus.Agent(ludus.PPO(**SMALL_PPO), Box(-9.0, 9.0, (2,)), Box(-2.0, 2.0, (1,)))
+    wide.load_policy_net(tmp_path / "actor")
+    assert wide.spec.observation_space == Box(-9.0, 9.0, (2,))
+
+
+@pytest.mark.requirement("S3.31")
+def test_a_net_that_fits_but_computes_something_else_is_refused(tmp_path):
+    small(seed=1).save_policy_net(tmp_path / "actor")
+    relu = small(network=ludus.MLP((64, 64), "relu"))
+    wrong(
+        r"its network is MLP\(.*tanh.*but it is to be loaded into MLP\(.*relu", relu.load_policy_net, tmp_path / "actor"
+    )
+    normalised = small(normalize_observations=True)
+    wrong("it was made with normalize_observations=False", normalised.load_policy_net, tmp_path / "actor")
 
 
 def test_files_of_another_kind_are_refused_in_one_line(tmp_path):
@@ -436,8 +489,12 @@ def test_files_of_another_kind_are_refused_in_one_line(tmp_path):
         (agent.load_value_net, "actor", "ludus-critic-1"),
         (agent.load_policy_net, "critic", "ludus-policy-1"),
         (agent.load_policy_net, "nothing", "no such policy file"),
-        (other.load_policy_net, "actor", r"action_space of the file is Discrete\(n=2"),
-        (small(network=ludus.MLP((9,))).load_policy_net, "actor", "but the network has"),
+        (other.load_policy_net, "actor", r"its action_space is Discrete\(n=2"),
+        (
+            small(network=ludus.MLP((9,))).load_policy_net,
+            "actor",
+            r"but it is to be loaded into MLP\(hidden_sizes=\(9,",
+        ),
     ]:
         with pytest.raises(ludus.LudusError, match=match) as error:
             load(tmp_path / path)

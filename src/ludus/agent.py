@@ -32,10 +32,10 @@ from ludus.policy import Policy, load_policy, save_policy
 from ludus.recording import Chosen, Record, Shown, as_space
 from ludus.rows import Layout, choose_rows
 from ludus.seeding import folded, stream
-from ludus.spaces import map_leaves
+from ludus.spaces import Box, map_leaves
 from ludus.types import LudusError, Masked, Mode, Rollout, Spec, split_mask
 
-SUFFIX, TORCH_SUFFIX = ".safetensors", ".pth"
+SUFFIX, TORCH_SUFFIXES = ".safetensors", (".pth", ".pt")
 
 
 class Agent:
@@ -203,10 +203,9 @@ class Agent:
         return {name: value.item() for name, value in metrics.items() if np.isfinite(value)}
 
     def save_policy_net(self, path: str | Path) -> Path:
-        """Write the policy, complete with its normaliser, as safetensors, and return where.
+        """Write the policy, complete with its normaliser, to the file of that name, and return it.
 
-        A path that ends in `.pth` asks for a PyTorch file too, which is written if PyTorch is installed. The file of
-        the same name that ends in `.safetensors` is what is loaded again.
+        A name that ends in `.pth` or `.pt` is written as PyTorch's, any other as safetensors; both can be loaded again.
         """
         return _save(self.policy, save_policy, path)
 
@@ -217,14 +216,14 @@ class Agent:
     def load_policy_net(self, path: str | Path) -> None:
         """Go on with a policy that was saved by an agent or a trainer of the same spaces and network.
 
-        What the critic alone uses stays as it is.
+        Bounds that the agent was not told it takes over. What the critic alone uses stays as it is.
         """
-        loaded = self._checked(load_policy(saved_file(path), self.algorithm))
+        loaded = self._checked(load_policy(saved_file(path), self.algorithm), path)
         self._exchange(self._policy, loaded.state, self.algorithm.decide)
 
     def load_value_net(self, path: str | Path) -> None:
         """Go on with a critic that was saved likewise. What the policy alone uses stays as it is."""
-        loaded = self._checked(load_critic(saved_file(path), self.algorithm))
+        loaded = self._checked(load_critic(saved_file(path), self.algorithm), path)
         action = _blank(self.spec.action_space) if self.algorithm.values_actions else None
         self._exchange(self.algorithm.critic(self._state), loaded.state, partial(self.algorithm.value, action=action))
         if hasattr(self.algorithm, "settled"):
@@ -267,13 +266,27 @@ class Agent:
             self._layouts[mode] = Layout(shapes[1:])
         return self._layouts[mode]
 
-    def _checked(self, loaded: Any) -> Any:
-        for name in ("observation_space", "action_space"):
-            theirs, ours = getattr(loaded.spec, name), getattr(self.spec, name)
-            if theirs != ours:
-                raise LudusError(f"load: {name} of the file is {theirs}, but this agent's is {ours}")
+    def meet(self, observation_space: Any, action_space: Any, env_id: str | None = None) -> None:
+        """Take over bounds that the agent was not told, from spaces that are like its own; others are refused."""
+        spaces = []
+        for name, given in (("observation_space", observation_space), ("action_space", action_space)):
+            theirs, ours = as_space(name, given), getattr(self.spec, name)
+            if (agreed := _agreed(ours, theirs, is_action=name == "action_space")) is None:
+                raise LudusError(f"{name} is {theirs}, but this agent's is {ours}")
+            spaces.append(agreed)
+        self.env_id = env_id or self.env_id
+        spec = replace(self.spec, observation_space=spaces[0], action_space=spaces[1])
+        if spec != self.spec:
+            self.spec, self._shown, self._chosen = spec, Shown(spec), None
+            self._state = grafted(self.algorithm.init(stream(self.seed, "init"), spec), self._state)
+
+    def _checked(self, loaded: Any, path: str | Path) -> Any:
+        try:
+            self.meet(loaded.spec.observation_space, loaded.spec.action_space)
+        except LudusError as error:
+            raise LudusError(f"{path}: its {error}") from error
         if loaded.spec.scaling != self.spec.scaling:
-            raise LudusError("load: the file is older than the way in which numbers of these spaces are scaled now")
+            raise LudusError(f"{path}: is older than the way in which numbers of these spaces are scaled now")
         return loaded
 
     def _exchange(self, part: Any, new: Any, function: Callable) -> None:
@@ -292,19 +305,44 @@ class Agent:
 
 
 def saved_file(path: str | Path) -> Path:
-    """Return where a network is saved: a safetensors file, whatever suffix the path has or lacks."""
+    """Return the file of that name; if there is none, the one whose suffix was left out, or which stands for it."""
     path = Path(path)
-    return path.with_suffix(SUFFIX) if path.suffix in (SUFFIX, TORCH_SUFFIX) else path.with_name(path.name + SUFFIX)
+    names = [path.name, *(path.name + suffix for suffix in (SUFFIX, *TORCH_SUFFIXES))]
+    if path.suffix in TORCH_SUFFIXES:
+        names.append(path.stem + SUFFIX)
+    return next((file for file in map(path.with_name, names) if file.is_file()), path)
 
 
 def _save(learned: Policy | Critic, save: Callable, path: str | Path) -> Path:
-    file = saved_file(path)
-    save(learned, file)
-    if Path(path).suffix == TORCH_SUFFIX and find_spec("torch") is not None:
-        from ludus.export.torch_files import write
+    path = Path(path)
+    if path.suffix not in TORCH_SUFFIXES:
+        save(learned, path)
+        return path
+    if find_spec("torch") is None:
+        raise LudusError(
+            f"{path}: a {path.suffix} file is PyTorch's, which is not installed (pip install 'ludus[torch]'); "
+            "any other name is written as safetensors"
+        )
+    from ludus.export.torch_files import write
 
-        write(learned, Path(path))
-    return file
+    write(learned, path)
+    return path
+
+
+def _agreed(ours: Any, theirs: Any, *, is_action: bool) -> Any:
+    """Return the space that two stand for; None if they are different ones.
+
+    Bounds of measured observations mean nothing to a network. Actions are scaled to theirs, so they must be known or
+    equal.
+    """
+    if ours == theirs:
+        return ours
+    if not (isinstance(ours, Box) and isinstance(theirs, Box) and ours.is_float and theirs.is_float):
+        return None
+    is_told = any(np.isfinite(bound).any() for bound in ours.bounds)
+    if ours.shape != theirs.shape or (is_action and is_told):
+        return None
+    return ours if is_told else theirs
 
 
 def _choose(algorithm: Any, policy: Any, memory: Any, obs: Any, noise: Any, t: Any, mode: Mode) -> tuple[Any, Any, Any]:

@@ -51,7 +51,7 @@ def load_critic(path: str | Path, algorithm: Any = None) -> Critic:
     """Load the final critic of a run folder, or a critic file.
 
     Args:
-        path: a run folder or a `.safetensors` critic file.
+        path: a run folder, a critic file, or a PyTorch file that ludus wrote.
         algorithm: the algorithm it was trained with; needed only if that held your own network.
     """
     path = Path(path)

@@ -1,12 +1,16 @@
 """What was learnt and works on its own: a policy or a critic, complete in one file, normaliser included.
 
 The file is safetensors: named arrays and a header of text. It can execute nothing, and nothing of it is used before
-names, shapes, types and numbers were checked against the network that the header describes.
+names, shapes, types and numbers were checked against the network that the header describes. A PyTorch file of ours is
+a zip archive that holds one such file besides: that alone is read of it.
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable
+import tempfile
+import zipfile
+from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -16,7 +20,7 @@ import numpy as np
 
 from ludus import files
 from ludus.learning.algorithm import as_arrays
-from ludus.learning.registry import build, describe
+from ludus.learning.registry import build, builder, describe
 from ludus.networks.layers import settled, vector_size
 from ludus.spaces import (
     Box,
@@ -35,6 +39,10 @@ from ludus.types import LudusError, Masked, Scaling, Spec, split_mask
 
 MOST_ENVS = 2**24
 """A file that says it was trained in more environments is not believed."""
+ENCLOSED = "ludus.safetensors"
+"""What the safetensors file inside a PyTorch file is called."""
+ARCHIVE = b"PK\x03\x04"
+"""How a zip archive begins, and no safetensors file does: it would be longer than any disk."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,21 @@ Kind = TypeVar("Kind", bound=Learned)
 
 def save(learned: Learned, format: str, path: Path) -> None:
     """Write one safetensors file; it appears whole or not at all."""
-    from safetensors.numpy import save as as_bytes
+    write_file(path, as_bytes(learned, format))
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file, and the folders that it needs; LudusError if it cannot be."""
+    try:
+        files.make_folder(path.parent)
+        files.write_whole(path, data)
+    except OSError as error:
+        raise LudusError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def as_bytes(learned: Learned, format: str) -> bytes:
+    """Return what the safetensors file of a policy or a critic holds."""
+    from safetensors.numpy import save
 
     header = {
         "format": format,
@@ -94,11 +116,7 @@ def save(learned: Learned, format: str, path: Path) -> None:
         "env": learned.env_id,
     }
     arrays = _named_arrays(learned.state)
-    try:
-        files.make_folder(path.parent)
-        files.write_whole(path, as_bytes(arrays, {**header, "sha256": _hash(header, arrays)}))
-    except OSError as error:
-        raise LudusError(f"{path}: cannot be written ({error.strerror or error})") from error
+    return save(arrays, {**header, "sha256": _hash(header, arrays)})
 
 
 def load(kind: type[Kind], format: str, file: Path, algorithm: Any, part: Callable) -> Kind:
@@ -112,12 +130,22 @@ def load(kind: type[Kind], format: str, file: Path, algorithm: Any, part: Callab
         if algorithm is None:
             _check_size(spec, description["network"], arrays)
             algorithm = build(description)
+        _check_alike(algorithm.network, builder(description["network"]))
         blank = part(algorithm, algorithm.blank(spec))
     except LudusError as error:
         raise LudusError(f"{file}: {error}") from error
     except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise LudusError(f"{file}: its header is damaged ({type(error).__name__}: {error})") from error
-    return kind(as_arrays(algorithm), _filled(blank, arrays, file), spec, env_id)
+    names = [name for name in description if name.startswith("normalize_")]
+    unlike = [name for name in names if getattr(algorithm, name, None) != description[name]]
+    hint = "".join(f"; it was made with {name}={description[name]}" for name in unlike)
+    return kind(as_arrays(algorithm), _filled(blank, arrays, file, hint), spec, env_id)
+
+
+def _check_alike(ours: Any, theirs: Any) -> None:
+    """Refuse a network that would make something else of the arrays, though they may fit."""
+    if theirs not in (None, ours):
+        raise LudusError(f"its network is {theirs}, but it is to be loaded into {ours}")
 
 
 def scaling_in(saved: dict[str, Any]) -> Scaling:
@@ -143,7 +171,7 @@ def _read(file: Path, format: str, noun: str) -> tuple[dict[str, str], dict[str,
     if not file.is_file():
         raise LudusError(f"{file}: no such {noun} file")
     try:
-        with safe_open(file, framework="numpy") as handle:
+        with _safetensors(file) as plain, safe_open(plain, framework="numpy") as handle:
             header = handle.metadata() or {}
             arrays = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, ValueError, SafetensorError) as error:
@@ -154,6 +182,31 @@ def _read(file: Path, format: str, noun: str) -> tuple[dict[str, str], dict[str,
     if told is not None and told != _hash(header, arrays):  # files written before there was one have none
         raise LudusError(f"{file}: is damaged (its SHA-256 is not what it says)")
     return header, arrays
+
+
+@contextlib.contextmanager
+def _safetensors(file: Path) -> Generator[Path]:
+    """Give the file itself, or for a while what a PyTorch file of ours encloses."""
+    with file.open("rb") as handle:
+        is_archive = handle.read(len(ARCHIVE)) == ARCHIVE
+    if not is_archive:
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="ludus-") as scratch:
+        (plain := Path(scratch) / ENCLOSED).write_bytes(_enclosed(file))
+        yield plain
+
+
+def _enclosed(file: Path) -> bytes:
+    """Return the safetensors file in an archive; a ValueError says that there is none. Nothing else of it is read."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            found = [part for part in archive.infolist() if part.filename.rpartition("/")[2] == ENCLOSED]
+            if len(found) == 1 and found[0].compress_type == zipfile.ZIP_STORED:
+                return archive.read(found[0])
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ValueError(str(error)) from error
+    raise ValueError("a PyTorch file, but not one that ludus wrote: those alone hold a whole policy or critic")
 
 
 def _hash(header: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
@@ -173,11 +226,11 @@ def _named_arrays(state: Any) -> dict[str, np.ndarray]:
     return {name: np.array(leaf, order="C") for name, leaf in arrays.items()}
 
 
-def _filled(blank: Any, arrays: dict[str, np.ndarray], file: Path) -> Any:
+def _filled(blank: Any, arrays: dict[str, np.ndarray], file: Path, hint: str) -> Any:
     expected = _named_arrays(blank)
     if expected.keys() != arrays.keys():
         difference = sorted(expected.keys() ^ arrays.keys())
-        raise LudusError(f"{file}: holds other arrays than this network has (first: {difference[0]})")
+        raise LudusError(f"{file}: holds other arrays than this network has (first: {difference[0]}){hint}")
     for name, array in expected.items():
         if array.shape != arrays[name].shape or array.dtype != arrays[name].dtype:
             raise LudusError(

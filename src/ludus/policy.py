@@ -62,7 +62,7 @@ def load_policy(path: str | Path, algorithm: Any = None) -> Policy:
     """Load the final policy of a run folder, or a policy file.
 
     Args:
-        path: a run folder or a `.safetensors` policy file.
+        path: a run folder, a policy file, or a PyTorch file that ludus wrote.
         algorithm: the algorithm it was trained with; needed only if that held your own network.
     """
     path = Path(path)

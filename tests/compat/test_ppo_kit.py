@@ -143,12 +143,27 @@ def test_nets_are_saved_and_loaded_by_the_kits_names(tmp_path):
     drive(old, rollouts=2)
     old.save_policy_net(tmp_path / "final_actor.pth")
     old.save_value_net(tmp_path / "final_critic.pth")
-    assert {"final_actor.safetensors", "final_critic.safetensors"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"final_actor.pth", "final_critic.pth"} <= {path.name for path in tmp_path.iterdir()}
     new.load_policy_net(tmp_path / "final_actor")
     new.load_value_net(tmp_path / "final_critic.pth")
     for state in np.random.default_rng(0).uniform(-1, 1, (5, 3)):
         (action, value, _), (same, equal, _) = (a.select_action(state, deterministic=True) for a in (old, new))
         assert action == same and value == equal
+
+
+@pytest.mark.requirement("S3.31")
+def test_an_agent_of_bare_lengths_takes_the_bounds_of_what_it_loads_or_meets(tmp_path):
+    old, loaded, met = PPOClip(seed=1), PPOClip(3, 1, seed=2), PPOClip(3, 1, seed=1)
+    old.build(Box(-8.0, 8.0, (3,)), Box(-2.0, 2.0, (1,)))
+    old.save_policy_net(tmp_path / "final_actor")
+    loaded.load_policy_net(tmp_path / "final_actor")
+    OnPolicyTrainer("Pendulum-v1", met, run_dir=tmp_path / "run")
+    state = np.full(3, 0.5)
+    for agent in (loaded, met):
+        assert agent.agent.spec.action_space == Box(-2.0, 2.0, (1,))
+        assert agent.select_action(state, True)[0] == old.select_action(state, True)[0]
+    with pytest.raises(ludus.LudusError, match="observation_space is Box"):
+        OnPolicyTrainer("CartPole-v1", met, run_dir=tmp_path / "other")
 
 
 def test_a_device_that_jax_does_not_run_on_is_refused():

@@ -154,6 +154,22 @@ def test_what_is_evaluated_and_played_is_the_agent(tmp_path):
     assert not np.array_equal(other.collect_episode()["log_probs"][:1], episode["log_probs"][:1])
 
 
+@pytest.mark.requirement("S1.19", "S1.22", "S3.31")
+def test_a_trained_agent_is_loaded_and_evaluated(tmp_path):
+    trained = small(tmp_path, max_episodes=60)
+    trained.train()
+    agent = PPOAgent(observation_dim=4, action_dim=2, seed=7)
+    trainer = PPOTrainer(agent, CartPoleWrapper(), enable_mlflow=False, run_dir=tmp_path / "other", seed=42)
+    agent.load_policy_net(tmp_path / "run" / "policies" / "final_actor.safetensors")
+    agent.load_value_net(tmp_path / "run" / "policies" / "final_critic.safetensors")
+    assert trainer.evaluate(num_episodes=20) == trained.evaluate(num_episodes=20)
+    fresh = PPOAgent(4, 2, seed=8)  # which has met no environment
+    fresh.load_policy_net(tmp_path / "run" / "policies" / "final_actor")
+    states = np.random.default_rng(0).normal(size=(20, 4))
+    assert [fresh.select_action(x, True) for x in states] == [agent.select_action(x, True) for x in states]
+    assert ludus.evaluate(ludus.load_policy(fresh.save_policy_net(tmp_path / "net")), ludus.make_env("CartPole-v1"), 5)
+
+
 @pytest.mark.requirement("S1.20")
 def test_a_run_that_converged_leaves_a_policy_that_has(tmp_path):
     agent = PPOAgent(4, 2, seed=3)  # when its window first holds the target, it plays for 133 steps

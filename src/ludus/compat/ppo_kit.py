@@ -8,13 +8,14 @@
     action, value, log_prob = agent.select_action(state)
     agent.observe(next_state, reward, terminated, truncated)
     metrics = agent.update()                  # learns once trajectories of at least the threshold's length are there
-    agent.save_policy_net("final_actor.pth")  # final_actor.safetensors, and the .pth where PyTorch is installed
+    agent.save_policy_net("final_actor.pth")  # PyTorch's; any other name is written as safetensors
 
 Behind them are `ludus.Trainer` and `ludus.Agent` with `ludus.PPO`. Buffers are in `ludus.compat.buffers`.
 """
 
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,7 @@ class OnPolicyTrainer:
         env = environment if hasattr(environment, "remake") else _limited(environment, max_episode_len)
         if not agent.is_built:
             agent.build(env.observation_space, env.action_space)
+        agent.agent.meet(env.observation_space, env.action_space, env.id)
         size = batch_size if batch_num is None else -(-threshold_rollout_length // batch_num)
         rollout_length = -(-threshold_rollout_length // size) * size
         algorithm = replace(agent.algorithm, batch_size=rollout_length, minibatch_size=size)
@@ -213,8 +215,9 @@ class OnPolicyTrainer:
         result = self.trainer.train(total_steps=self.total_timesteps)
         self.agent.agent.learner = self.trainer.learner
         assert result.run_dir is not None
-        self.agent.save_policy_net(result.run_dir / "policies" / "final_actor.pth")
-        self.agent.save_value_net(result.run_dir / "policies" / "final_critic.pth")
+        if find_spec("torch") is not None:
+            self.agent.save_policy_net(result.run_dir / "policies" / "final_actor.pth")
+            self.agent.save_value_net(result.run_dir / "policies" / "final_critic.pth")
         return result
 
 

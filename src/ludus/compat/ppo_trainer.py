@@ -167,9 +167,11 @@ class PPOTrainer:
                 f"normalize_observations={env.normalize_observations} of the environment: the agent was made with "
                 f"{agent.algorithm.normalize_observations}; give both the same"
             )
+        played = env.batch(1, max_steps_per_episode)
+        agent.agent.meet(played.observation_space, played.action_space, played.id)
         self.trainer = Trainer(
             agent.algorithm,
-            env.batch(1, max_steps_per_episode),
+            played,
             Settings(
                 seed=agent.agent.seed if seed is None else seed,
                 eval_frequency=eval_frequency,

@@ -1,9 +1,12 @@
 """PyTorch: state dicts for the plain modules of `policy_module.py`, a copy of which lies beside them.
 
-`.pth` files are written here and read only to prove what was written; ludus itself loads safetensors.
+A `.pth` file is a zip archive in which PyTorch finds its state dict, and ludus a safetensors file of everything, which
+is what it loads. The state dict is read here only to prove what was written.
 """
 
+import io
 import json
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,14 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from ludus.critic import FORMAT as CRITIC_FORMAT
 from ludus.critic import Critic
 from ludus.export.interface import Arrays
+from ludus.learned import ENCLOSED, as_bytes, write_file
 from ludus.learning.normalize import location_and_scale, standard_deviation
 from ludus.networks.actor_critic import GRUActorCritic, MLPActorCritic
 from ludus.networks.encoder import Encoder, NatureCNN
 from ludus.networks.layers import ACTIVATIONS, Linear, Torso, action_scale, action_size, byte_scale, vector_size
 from ludus.networks.soft_actor_critic import SoftActor, SoftCritic
-from ludus.policy import Policy
+from ludus.policy import FORMAT, Policy
 from ludus.spaces import Box, Discrete, MultiBinary, MultiDiscrete, flatten, leaves
 from ludus.types import LudusError, Scaling
 
@@ -36,10 +41,16 @@ def write(learned: Policy | Critic, path: Path) -> None:
     torch = _torch()
     description, tensors = _actor(learned) if isinstance(learned, Policy) else _critic(learned)
     state = OrderedDict((name, torch.from_numpy(np.array(x, np.float32))) for name, x in tensors.items())
-    torch.save(state, path)
-    path.with_suffix(".json").write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
-    source = Path(__file__).with_name(MODULE).read_text(encoding="utf-8")
-    path.with_name(MODULE).write_text(source, encoding="utf-8")
+    archive = io.BytesIO()
+    torch.save(state, archive)
+    with zipfile.ZipFile(archive, "a") as parts:
+        folder = parts.namelist()[0].partition("/")[0]
+        parts.writestr(
+            f"{folder}/{ENCLOSED}", as_bytes(learned, FORMAT if isinstance(learned, Policy) else CRITIC_FORMAT)
+        )
+    write_file(path, archive.getvalue())
+    write_file(path.with_suffix(".json"), (json.dumps(description, indent=1) + "\n").encode())
+    write_file(path.with_name(MODULE), Path(__file__).with_name(MODULE).read_bytes())
 
 
 def read_actor(path: Path) -> Callable[[Arrays], Arrays]:

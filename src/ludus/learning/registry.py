@@ -41,12 +41,18 @@ def name_of(algorithm: Any) -> str:
 def build(description: dict[str, Any], instead: str = "pass it again, as load_policy(..., algorithm=...)") -> Any:
     """Return the algorithm of a description; for what only the user's code can build, say what to do instead."""
     values = dict(description)
-    name, network, optimizer = values.pop("name"), dict(values.pop("network")), values.pop("optimizer", None)
-    kind = network.pop("name")
-    for what, given in (("network", kind), ("optimizer", optimizer)):
+    name, network, optimizer = values.pop("name"), values.pop("network"), values.pop("optimizer", None)
+    for what, given in (("network", network["name"]), ("optimizer", optimizer)):
         if given == CUSTOM:
             raise LudusError(f"algorithm.{what} is your own code: {instead}")
-    return ALGORITHMS[name](**values, network=NETWORKS[kind](**network))
+    return ALGORITHMS[name](**values, network=builder(network))
+
+
+def builder(description: dict[str, Any]) -> Any:
+    """Return what builds the network of a description; None if that is the user's own code."""
+    values = dict(description)
+    name = values.pop("name")
+    return None if name == CUSTOM else NETWORKS[name](**values)
 
 
 def _describe_network(network: Any) -> dict[str, Any]:
