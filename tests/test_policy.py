@@ -113,7 +113,7 @@ def test_damaged_files_are_refused_by_name(tmp_path):
 def test_a_policy_of_another_shape_is_refused(tmp_path):
     trained(tmp_path)
     other = ludus.PPO(network=ludus.MLP(hidden_sizes=(8, 8)))
-    with pytest.raises(ludus.LudusError, match="its network is MLP.*but it is to be loaded into MLP"):
+    with pytest.raises(ludus.LudusError, match=r"its network is MLP.*but it is to be loaded into MLP"):
         ludus.load_policy(tmp_path / "run", algorithm=other)
 
 

@@ -24,7 +24,7 @@ from jax.extend.core import Var
 
 from ludus.compilation import compiler_options, default_device, enable_compilation_cache, jit
 from ludus.critic import Critic, load_critic, save_critic
-from ludus.iteration import grafted
+from ludus.iteration import grafted, handed_over
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.faults import FAULTS
 from ludus.learning.registry import name_of
@@ -110,7 +110,8 @@ class Agent:
 
     @learner.setter
     def learner(self, learner: Any) -> None:
-        self._state, self._chosen = grafted(self._state, learner), None
+        self._state = handed_over(self.algorithm, self._state, learner, self.spec.num_envs)
+        self._chosen = None
 
     @property
     def recorded(self) -> int:

@@ -130,6 +130,13 @@ def _go_on(healthy: jax.Array, carry: Any, old: Any, number: Any) -> tuple[Any, 
     return jax.tree.map(lambda a, b: jnp.where(healthy, a, b), carry, old), number + healthy
 
 
+def handed_over(algorithm: Any, state: Any, other: Any, num_envs: int) -> Any:
+    """Return `state` with what `other` has learnt, maybe in another number of environments."""
+    if hasattr(algorithm, "moved") and type(other) is type(state):
+        other = algorithm.moved(other, num_envs)
+    return grafted(state, other)
+
+
 def grafted(state: Any, other: Any) -> Any:
     """Return `state` with the numbers of `other`, which must be of the same shapes; LudusError if it is not."""
     ours, theirs = (jax.tree.leaves(tree) for tree in (state, other))

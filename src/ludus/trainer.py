@@ -23,7 +23,7 @@ from ludus.critic import Critic, save_critic
 from ludus.evaluation import Evaluation
 from ludus.film_process import FilmProcess
 from ludus.interrupt import Interrupt
-from ludus.iteration import Context, TrainState, copied, grafted
+from ludus.iteration import Context, TrainState, copied, handed_over
 from ludus.judging import Judge
 from ludus.keeping import Keeper
 from ludus.learning.faults import FAULTS
@@ -133,7 +133,8 @@ class Trainer:
 
     @learner.setter
     def learner(self, learner: Any) -> None:
-        self._state = replace(self.state, learner=grafted(self.state.learner, learner))
+        new = handed_over(self.algorithm, self.state.learner, learner, self.env.num_envs)
+        self._state = replace(self.state, learner=new)
 
     @property
     def policy(self) -> Policy:

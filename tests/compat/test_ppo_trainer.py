@@ -5,12 +5,24 @@ import itertools
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
+from flax import nnx
 
 import ludus
-from ludus.compat import ppo_trainer
-from ludus.compat.ppo_trainer import CartPoleWrapper, PPOAgent, PPOTrainer
+from ludus.compat import ppo_agent, ppo_trainer
+from ludus.compat.ppo_trainer import (
+    ActorNetwork,
+    CartPoleWrapper,
+    CriticNetwork,
+    PPOAgent,
+    PPONetwork,
+    PPOTrainer,
+    evaluate_action,
+    get_entropy,
+)
 from ludus.spaces import Discrete
 from ludus.tracking.run_folder import read_journal
 
@@ -207,6 +219,119 @@ def test_limits_and_batch_size_are_honoured(tmp_path):
     assert {after["steps"] - before["steps"] for before, after in itertools.pairwise(rows)} == {64}
 
 
+@pytest.mark.requirement("S1.16", "S1.17", "S1.29")
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_an_update_may_follow_each_episode(tmp_path, num_envs):
+    trainer = small(tmp_path, collect="episodes", num_envs=num_envs, max_steps_per_episode=100, epochs_per_update=2)
+    results = trainer.train()
+    rows = [row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]
+    assert [len(row["episode_lengths"]) for row in rows[:-1]] == [num_envs] * (len(rows) - 1)
+    assert all(row["steps"] == sum(results["episode_lengths"][: row["episodes"]]) for row in rows)
+    updates = [2 * -(-sum(row["episode_lengths"]) // 64) for row in rows]  # whole episodes, the last minibatch ragged
+    assert [row["updates"] for row in rows] == list(itertools.accumulate(updates))
+
+
+@pytest.mark.requirement("S1.29")
+def test_several_environments_are_played_side_by_side(tmp_path):
+    trainer = small(tmp_path, num_envs=8)
+    trainer.train()
+    rows = [row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]
+    assert trainer.trainer.env.num_envs == 8 and rows[0]["steps"] == 64
+    assert trainer.evaluate(5)["avg_reward"] > 0 and len(trainer.collect_episode()["rewards"]) > 0
+    assert trainer.agent.agent.spec.num_envs == 1 and isinstance(trainer.agent.select_action(np.zeros(4)), int)
+    with pytest.raises(ludus.LudusError, match=r"num_envs=7: must divide algorithm.batch_size=64"):
+        small(tmp_path / "other", num_envs=7)
+
+
+@pytest.mark.requirement("S1.14", "S1.16")
+def test_a_smaller_batch_alone_is_enough(tmp_path):
+    assert PPOAgent(4, 2).algorithm.minibatch_size == 64
+    for batch, minibatch in ((32, 32), (96, 48), (2048, 64), (97, 97)):
+        assert PPOAgent(4, 2, batch_size=batch).algorithm.minibatch_size == minibatch
+        given = PPOTrainer(PPOAgent(4, 2), CartPoleWrapper(), enable_mlflow=False, batch_size=batch)
+        assert given.trainer.algorithm.minibatch_size == minibatch
+    with pytest.raises(ludus.LudusError, match=r"minibatch_size=64: must divide algorithm.batch_size=32"):
+        PPOAgent(4, 2, batch_size=32, minibatch_size=64)
+    with pytest.raises(ludus.LudusError, match="batch_size=0"):
+        PPOAgent(4, 2, batch_size=0)
+
+
+@pytest.mark.requirement("S1.14")
+def test_the_trainer_takes_every_parameter_of_the_table(tmp_path):
+    given = {
+        "learning_rate": 1e-3, "clip_epsilon": 0.1, "gamma": 0.9, "gae_lambda": 0.8, "entropy_coef": 0.02,
+        "value_coef": 0.7, "max_grad_norm": 1.0, "epochs_per_update": 3, "batch_size": 128, "minibatch_size": 32,
+    }  # fmt: skip
+    trainer = small(tmp_path, **given, max_episodes=2)
+    assert {name: getattr(trainer.trainer.algorithm, name) for name in given} == given
+    trainer.train()
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert {name: config["algorithm"][name] for name in given} == given
+    with pytest.raises(ludus.LudusError, match="learning_rat: is no setting, nor one of the hyperparameters"):
+        small(tmp_path / "other", learning_rat=1e-3)
+
+
+@pytest.mark.requirement("S1.5")
+def test_the_value_loss_is_the_plain_squared_error(tmp_path):
+    rng = np.random.default_rng(0)
+    agent = PPOAgent(4, 2, entropy_coef=0.0, value_coef=0.5, max_grad_norm=1e9, epochs_per_update=1)
+    obs, returns = rng.normal(size=(64, 4)).astype(np.float32), rng.normal(size=64).astype(np.float32)
+    critic = agent.network.critic
+    expected = float(np.square(np.asarray(critic(obs)) - returns).mean())
+    batch = obs, rng.integers(0, 2, 64), np.full(64, np.log(0.5), np.float32), np.zeros(64, np.float32), returns
+    _, _, metrics = agent.update_step(agent.network_params, agent.optimizer_state, *batch)
+    assert metrics["value_loss"] == pytest.approx(expected, rel=1e-5)
+    # With advantages of 0 the gradient is that of 0.5 (V - R)^2; that of half the loss would have half the norm.
+    graph, weights = nnx.split(critic)
+    slope = jax.grad(lambda w: 0.5 * jnp.square(nnx.merge(graph, w)(obs) - returns).mean())(weights)
+    norm = np.sqrt(sum(float(jnp.square(x).sum()) for x in jax.tree.leaves(slope)))
+    assert metrics["gradient_norm"] == pytest.approx(norm, rel=1e-4)
+    results = small(tmp_path, max_episodes=3).train()
+    row = next(row for row in read_journal(tmp_path / "run") if row["kind"] == "train")
+    assert row["total_loss"] == pytest.approx(row["policy_loss"] + 0.5 * row["value_loss"] - 0.01 * row["entropy"])
+    assert results["losses"]["value_loss"][0] == row["value_loss"]
+
+
+@pytest.mark.requirement("S1.2", "S1.9")
+def test_the_networks_are_an_actor_and_a_critic():
+    network, obs = PPONetwork(observation_dim=4, action_dim=2), np.zeros((5, 4), np.float32)
+    logits, values = network(obs)
+    assert logits.shape == (5, 2) and values.shape == (5,)
+    np.testing.assert_array_equal(network.actor(obs), logits)
+    assert ActorNetwork(4, 3, (8,))(obs[0]).shape == (3,) and CriticNetwork(4)(obs[0]).shape == ()
+    actions = jnp.asarray([0, 1, 1, 0, 1])
+    log_probs = jax.vmap(evaluate_action)(logits, actions)
+    np.testing.assert_allclose(log_probs, np.asarray(jax.nn.log_softmax(logits))[np.arange(5), actions], rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(get_entropy)(logits), np.log(2), rtol=1e-3)
+    agent = PPOAgent(4, 2, normalize_observations=False)
+    shown = np.random.default_rng(0).normal(size=4).astype(np.float32)
+    agent.select_action(shown)
+    logits, value = agent.network(shown)
+    assert value == pytest.approx(float(agent.agent.critic(shown)), rel=1e-5)
+    assert int(jnp.argmax(logits)) == agent.select_action(shown, deterministic=True)
+
+
+@pytest.mark.requirement("S1.10", "S1.13")
+def test_update_step_is_one_compiled_gradient_step_that_changes_nothing_by_itself():
+    agent, rng = PPOAgent(4, 2, learning_rate=1e-2), np.random.default_rng(0)
+    obs = rng.normal(size=(64, 4))
+    actions = (obs[:, 0] > 0).astype(np.int32)
+    parameters, optimizer = start = agent.network_params, agent.optimizer_state
+    compiled = ppo_agent._gradient_step._cache_size()
+    for _ in range(20):
+        log_probs = jax.vmap(evaluate_action)(agent.network.actor(obs), actions)
+        advantages = rng.normal(size=64)
+        parameters, optimizer, metrics = agent.update_step(
+            parameters, optimizer, obs, actions, log_probs, advantages, np.zeros(64)
+        )
+    assert ppo_agent._gradient_step._cache_size() <= compiled + 1
+    assert {"policy_loss", "value_loss", "entropy_loss", "kl_divergence", "clipfrac", "grad_norm"} <= metrics.keys()
+    jax.tree.map(np.testing.assert_array_equal, (agent.network_params, agent.optimizer_state), start)
+    agent.network_params, agent.optimizer_state = parameters, optimizer
+    jax.tree.map(np.testing.assert_array_equal, agent.network_params, parameters)
+    assert int(agent.optimizer_state.count) == 20
+
+
 @pytest.mark.requirement("S1.14")
 def test_all_founding_parameters_have_their_defaults():
     defaults = {
@@ -218,7 +343,8 @@ def test_all_founding_parameters_have_their_defaults():
     found = {}
     for kind in (PPOTrainer, PPOAgent):
         found |= {name: p.default for name, p in inspect.signature(kind).parameters.items() if name in defaults}
-    assert found == defaults
+    assert found.pop("minibatch_size") is None, "it follows the batch size"
+    assert found | {"minibatch_size": PPOAgent(4, 2).algorithm.minibatch_size} == defaults
 
 
 def test_what_was_learnt_is_the_agents_and_training_goes_on_from_it(tmp_path):

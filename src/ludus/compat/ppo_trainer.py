@@ -1,14 +1,16 @@
-"""The PPO trainer's vocabulary: `PPOTrainer`, `PPOAgent` and `CartPoleWrapper`.
+"""The PPO trainer's vocabulary: `PPOTrainer` and `CartPoleWrapper`, with agent and networks from the files beside.
 
     agent = PPOAgent(observation_dim=4, action_dim=2)
     trainer = PPOTrainer(agent, CartPoleWrapper(), max_episodes=1000, target_reward=195.0)
     results = trainer.train()
 
-Behind them are `ludus.Trainer` and, for an agent in a loop of one's own, `ludus.Agent`, with `ludus.PPO`.
+Behind them are `ludus.Trainer` and `ludus.make_env`.
 """
 
+import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial, wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,91 +20,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ludus.agent import Agent
 from ludus.callback import EVALUATION_NAMES
+from ludus.compat.ppo_agent import PPOAgent
+from ludus.compat.ppo_network import ActorNetwork, CriticNetwork, PPONetwork, evaluate_action, get_entropy
 from ludus.convergence import ConvergenceOptions
 from ludus.envs.registry import make_env
 from ludus.learning.algorithm import as_arrays
 from ludus.learning.ppo import PPO
 from ludus.seeding import stream
 from ludus.settings import Settings
-from ludus.spaces import Box, Discrete
 from ludus.tracking.run_folder import read_journal
 from ludus.tracking.tracker import TrackingOptions
 from ludus.trainer import Trainer
 from ludus.types import LudusError, RolloutKeys
 
-
-class PPOAgent:
-    """PPO for observations that are vectors and a choice among `action_dim` actions."""
-
-    def __init__(
-        self,
-        observation_dim: int,
-        action_dim: int,
-        learning_rate: float = 3e-4,
-        clip_epsilon: float = 0.2,
-        gamma: float = 0.99,
-        gae_lambda: float = 0.95,
-        entropy_coef: float = 0.01,
-        value_coef: float = 0.5,
-        max_grad_norm: float = 0.5,
-        epochs_per_update: int = 10,
-        batch_size: int = 64,
-        minibatch_size: int = 64,
-        *,
-        normalize_observations: bool = True,
-        seed: int = 42,
-    ):
-        """Build the networks; defaults are those of the trainer's table. The learning rate is never annealed."""
-        for name, value in (("observation_dim", observation_dim), ("action_dim", action_dim)):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise LudusError(f"{name}={value}: must be an integer of at least 1")
-        self.observation_dim, self.action_dim = int(observation_dim), int(action_dim)
-        self.algorithm = PPO(
-            learning_rate=learning_rate,
-            clip_epsilon=clip_epsilon,
-            gamma=gamma,
-            gae_lambda=gae_lambda,
-            entropy_coef=entropy_coef,
-            value_coef=value_coef,
-            max_grad_norm=max_grad_norm,
-            epochs_per_update=epochs_per_update,
-            batch_size=batch_size,
-            minibatch_size=minibatch_size,
-            normalize_observations=normalize_observations,
-            anneal_learning_rate=False,
-        )
-        spaces = Box(-np.inf, np.inf, (self.observation_dim,)), Discrete(self.action_dim)
-        self.agent = Agent(self.algorithm, *spaces, seed=seed)
-
-    def select_action(self, observation: Any, deterministic: bool = False) -> int:
-        """Sample an action, or take the best one."""
-        return int(self.agent.select_action(observation, deterministic))
-
-    def observe(self, next_observation: Any, reward: float, terminated: bool, truncated: bool) -> None:
-        """Take in what the last selected action led to."""
-        self.agent.observe(next_observation, reward, terminated, truncated)
-
-    def update(self, partial: bool = False) -> dict[str, float]:
-        """Learn once `batch_size` steps were observed, with `partial` from fewer; `{}` if there are not enough."""
-        return self.agent.update(partial)
-
-    def save_policy_net(self, path: str | Path) -> Path:
-        """Write the policy; see `ludus.Agent.save_policy_net`."""
-        return self.agent.save_policy_net(path)
-
-    def save_value_net(self, path: str | Path) -> Path:
-        """Write the critic."""
-        return self.agent.save_value_net(path)
-
-    def load_policy_net(self, path: str | Path) -> None:
-        """Go on with a saved policy."""
-        self.agent.load_policy_net(path)
-
-    def load_value_net(self, path: str | Path) -> None:
-        """Go on with a saved critic."""
-        self.agent.load_value_net(path)
+__all__ = [
+    "ActorNetwork",
+    "CartPoleWrapper",
+    "CriticNetwork",
+    "PPOAgent",
+    "PPONetwork",
+    "PPOTrainer",
+    "evaluate_action",
+    "get_entropy",
+]
 
 
 class CartPoleWrapper:
@@ -135,7 +76,7 @@ class CartPoleWrapper:
 
 
 class PPOTrainer:
-    """Trains a `PPOAgent`: `batch_size` steps are collected for each update, and all counts are in episodes."""
+    """Trains a `PPOAgent`; all counts are in episodes."""
 
     def __init__(
         self,
@@ -152,13 +93,18 @@ class PPOTrainer:
         enable_mlflow: bool = True,
         mlflow_experiment_name: str = "cartpole-ppo",
         *,
+        num_envs: int = 1,
+        collect: str = "steps",
         run_dir: str | Path | None = None,
         seed: int | None = None,
+        **hyperparameters: Any,
     ):
         """Prepare a run in a new folder, `runs/ppo_run_<time>` unless told otherwise.
 
-        The agent's hyperparameters are used; `seed` is the agent's unless given. Without MLflow installed,
-        `enable_mlflow` is a warning, not an error.
+        `num_envs` environments are played side by side. With `collect="steps"` each update learns from `batch_size`
+        steps of all of them, with "episodes" from a whole episode in each. `seed` is the agent's unless given, and so
+        are the hyperparameters, from `learning_rate` to `minibatch_size`; what is given counts for this run. Without
+        MLflow installed, `enable_mlflow` is a warning, not an error.
         """
         self.agent, self.max_episodes, self.log_frequency = agent, max_episodes, log_frequency
         has_mlflow = find_spec("mlflow") is not None
@@ -167,13 +113,15 @@ class PPOTrainer:
                 f"normalize_observations={env.normalize_observations} of the environment: the agent was made with "
                 f"{agent.algorithm.normalize_observations}; give both the same"
             )
-        played = env.batch(1, max_steps_per_episode)
+        played = env.batch(num_envs, max_steps_per_episode)
+        algorithm = agent.algorithm_with(**hyperparameters)
         agent.agent.meet(played.observation_space, played.action_space, played.id)
         self.trainer = Trainer(
-            agent.algorithm,
+            _with_room(algorithm, played) if collect == "episodes" else algorithm,
             played,
             Settings(
                 seed=agent.agent.seed if seed is None else seed,
+                collect=collect,
                 eval_frequency=eval_frequency,
                 eval_by="episodes",
                 eval_episodes=eval_episodes,
@@ -267,3 +215,10 @@ class PPOTrainer:
 
     def _say(self, text: str) -> None:
         self.trainer.record.console.say(text)
+
+
+def _with_room(algorithm: PPO, env: Any) -> PPO:
+    """Return the algorithm with a batch that holds the longest episode in each environment, in whole minibatches."""
+    size = algorithm.minibatch_size
+    unit = size // math.gcd(size, env.num_envs)
+    return replace(algorithm, batch_size=-(-env.max_episode_steps // unit) * unit * env.num_envs)

@@ -11,14 +11,21 @@ def clipped_surrogate(ratio: jax.Array, advantage: jax.Array, clip_epsilon: jax.
 
 
 def value_loss(
-    value: jax.Array, old_value: jax.Array, target: jax.Array, clip_epsilon: jax.Array | float | None
+    value: jax.Array,
+    old_value: jax.Array,
+    target: jax.Array,
+    clip_epsilon: jax.Array | float | None,
+    scale: jax.Array | float | None = None,
 ) -> jax.Array:
-    """Return 1/2 (V - target)^2; with clipping, no less than the loss of V kept within eps of its old self."""
-    unclipped = jnp.square(value - target)
+    """Return 1/2 (V - target)^2; with clipping, no less than the loss of V kept within eps of its old self.
+
+    Another `scale` stands in place of the half: that is a convention of texts on PPO, and some write it without.
+    """
+    scale, error = 0.5 if scale is None else scale, jnp.square(value - target)
     if clip_epsilon is None:
-        return 0.5 * unclipped
+        return scale * error
     near_old = old_value + jnp.clip(value - old_value, -clip_epsilon, clip_epsilon)
-    return 0.5 * jnp.maximum(unclipped, jnp.square(near_old - target))
+    return scale * jnp.maximum(error, jnp.square(near_old - target))
 
 
 def approximate_kl(log_ratio: jax.Array) -> jax.Array:

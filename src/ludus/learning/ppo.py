@@ -42,7 +42,8 @@ from ludus.types import LudusError, Mode, Rollout, Spec, Transition, split_mask
 
 METRICS = {
     "policy_loss": "mean of -min(r A, clip(r, 1-eps, 1+eps) A) over minibatches",
-    "value_loss": "mean of 1/2 (V - target)^2, in units of normalised returns if those are normalised",
+    "value_loss": "mean of 1/2 (V - target)^2, in units of normalised returns if those are normalised; "
+    "`value_loss_scale` in place of 1/2 if it is given",
     "entropy": "mean entropy of the policy, in nats",
     "total_loss": "policy_loss + value_coef value_loss - entropy_coef entropy",
     "approx_kl": "mean of (r - 1) - log r, an estimate of KL(old || new)",
@@ -161,6 +162,7 @@ class PPO:
     value_clip_epsilon: float | None = traced(
         None, "clip value updates, in units of normalised returns; null: off", 0.0
     )
+    value_loss_scale: float | None = traced(None, "what (V - target)^2 is multiplied by; null: 1/2", 0.0)
     target_kl: float | None = traced(
         None, "stop an update's epochs once approx_kl exceeds 1.5 times this; null: off", 0.0
     )
@@ -243,6 +245,12 @@ class PPO:
     def blank(self, spec: Spec) -> PPOState:
         """Any state will do."""
         return self.init(jax.random.key(0), spec)
+
+    def moved(self, state: PPOState, num_envs: int) -> PPOState:
+        """Return a state for another number of environments, whose running returns begin anew."""
+        if len(state.discounted) == num_envs:
+            return state
+        return dataclasses.replace(state, discounted=jax.device_put(np.zeros(num_envs, np.float32)))
 
     def policy(self, state: PPOState) -> PPOPolicy:
         """Parameters and observation statistics."""
@@ -366,7 +374,7 @@ class PPO:
             return learner.stopped | (False if part.weight is None else ~part.weight.any())
 
         learner, steps = scan_minibatches(
-            partial(self._step, state.network, annealing),
+            partial(self.gradient_step, state.network, annealing),
             Learner(state.parameters, state.optimizer, jnp.asarray(False), jnp.zeros(state.network.size)),
             samples,
             indices,
@@ -379,8 +387,10 @@ class PPO:
         gradient = jnp.where(totals[-2] > 0, learner.gradient, jnp.nan)
         return learner, metrics | {"updates": totals[-2].astype(jnp.int32), "gradient": gradient}
 
-    def _step(self, network: Network, annealing: Any, learner: Learner, part: Samples) -> tuple[Learner, jax.Array]:
-        """One gradient step on one minibatch."""
+    def gradient_step(
+        self, network: Network, annealing: Any, learner: Learner, part: Samples
+    ) -> tuple[Learner, jax.Array]:
+        """One gradient step on one minibatch; the second result is what `STEP_METRICS` names."""
         weight = jnp.ones_like(part.advantage) if part.weight is None else part.weight
         weight = weight / weight.sum()
         part = part._replace(weight=weight, advantage=standardize(part.advantage, weight))
@@ -424,7 +434,7 @@ class PPO:
         terms = jnp.stack(
             [
                 clipped_surrogate(ratio, part.advantage, self.clip_epsilon),
-                value_loss(value, part.value, part.target, self.value_clip_epsilon),
+                value_loss(value, part.value, part.target, self.value_clip_epsilon, self.value_loss_scale),
                 distribution.entropy(),
                 approximate_kl(log_ratio),
                 jnp.abs(ratio - 1.0) > self.clip_epsilon,

@@ -1,0 +1,179 @@
+"""The PPO agent's vocabulary: `PPOAgent`, which `PPOTrainer` trains or which learns in one's own loop.
+
+    agent = PPOAgent(observation_dim=4, action_dim=2)
+    action = agent.select_action(observation)
+    agent.observe(next_observation, reward, terminated, truncated)
+    metrics = agent.update()
+
+Behind it is `ludus.Agent` with `ludus.PPO`, whose value loss is the plain squared error here.
+"""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ludus.agent import Agent
+from ludus.compat.ppo_network import PPONetwork
+from ludus.learning.algorithm import as_arrays
+from ludus.learning.normalize import normalize
+from ludus.learning.ppo import PPO, STEP_METRICS, Learner, PPOState, Samples
+from ludus.spaces import Box, Discrete
+from ludus.tracking.founding_names import founding_names
+from ludus.types import LudusError
+
+MINIBATCH_SIZE = 64
+"""Where it is not given; or what divides the batch and is nearest to it."""
+
+
+class PPOAgent:
+    """PPO for observations that are vectors and a choice among `action_dim` actions."""
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        learning_rate: float = 3e-4,
+        clip_epsilon: float = 0.2,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        entropy_coef: float = 0.01,
+        value_coef: float = 0.5,
+        max_grad_norm: float = 0.5,
+        epochs_per_update: int = 10,
+        batch_size: int = 64,
+        minibatch_size: int | None = None,
+        *,
+        normalize_observations: bool = True,
+        seed: int = 42,
+    ):
+        """Build the networks; defaults are those of the trainer's table. The learning rate is never annealed.
+
+        `minibatch_size` is 64, or follows a `batch_size` that 64 does not divide.
+        """
+        for name, value in (("observation_dim", observation_dim), ("action_dim", action_dim)):
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise LudusError(f"{name}={value}: must be an integer of at least 1")
+        self.observation_dim, self.action_dim = int(observation_dim), int(action_dim)
+        self.hyperparameters: dict[str, Any] = {
+            "learning_rate": learning_rate,
+            "clip_epsilon": clip_epsilon,
+            "gamma": gamma,
+            "gae_lambda": gae_lambda,
+            "entropy_coef": entropy_coef,
+            "value_coef": value_coef,
+            "max_grad_norm": max_grad_norm,
+            "epochs_per_update": epochs_per_update,
+            "batch_size": batch_size,
+            "minibatch_size": minibatch_size,
+        }
+        self.normalize_observations = normalize_observations
+        self.algorithm = self.algorithm_with()
+        spaces = Box(-np.inf, np.inf, (self.observation_dim,)), Discrete(self.action_dim)
+        self.agent = Agent(self.algorithm, *spaces, seed=seed)
+
+    def algorithm_with(self, **changes: Any) -> PPO:
+        """Return the agent's algorithm with other hyperparameters, by the names that it was made with."""
+        if unknown := sorted(changes.keys() - self.hyperparameters.keys()):
+            names = ", ".join(self.hyperparameters)
+            raise LudusError(f"{unknown[0]}: is no setting, nor one of the hyperparameters {names}")
+        settings = self.hyperparameters | changes
+        if settings["minibatch_size"] is None:
+            settings["minibatch_size"] = _minibatch_size(settings["batch_size"])
+        fixed = {"normalize_observations": self.normalize_observations, "anneal_learning_rate": False}
+        return PPO(**settings, **fixed, value_loss_scale=1.0)
+
+    @property
+    def network(self) -> PPONetwork:
+        """The network with its present parameters; it sees observations as the normaliser leaves them."""
+        learner = self.agent.learner
+        return PPONetwork(self.observation_dim, self.action_dim).take(learner.network.merge(learner.parameters))
+
+    @property
+    def network_params(self) -> Any:
+        """The parameters of actor and critic; others of the same shapes can be set."""
+        return self.agent.learner.parameters
+
+    @network_params.setter
+    def network_params(self, parameters: Any) -> None:
+        self.agent.learner = replace(self.agent.learner, parameters=tuple(parameters))
+
+    @property
+    def optimizer_state(self) -> Any:
+        """Adam's state, which can be set likewise."""
+        return self.agent.learner.optimizer
+
+    @optimizer_state.setter
+    def optimizer_state(self, optimizer: Any) -> None:
+        self.agent.learner = replace(self.agent.learner, optimizer=optimizer)
+
+    def update_step(
+        self,
+        network_params: Any,
+        optimizer_state: Any,
+        observations: Any,
+        actions: Any,
+        old_log_probs: Any,
+        advantages: Any,
+        returns: Any,
+    ) -> tuple[Any, Any, dict[str, float]]:
+        """Make one compiled gradient step on one minibatch; return parameters and optimiser after it, and its metrics.
+
+        It changes nothing of the agent: what it returns can be given to the next step, and set as `network_params` and
+        `optimizer_state`. Observations are normalised as the agent's are.
+        """
+        columns = jax.tree.map(jnp.asarray, (observations, actions, old_log_probs, advantages, returns))
+        obs, action, log_prob, advantage, target = columns
+        part = Samples(obs, None, action, log_prob, target, advantage, target, None, None, None)
+        state = replace(self.agent.learner, parameters=tuple(network_params), optimizer=optimizer_state)
+        parameters, optimizer, terms = _gradient_step(as_arrays(self.algorithm), state, part)
+        figures = dict(zip(STEP_METRICS, terms.tolist(), strict=True))
+        del figures["updates"], figures["evaluated"]
+        return parameters, optimizer, figures | founding_names(figures)
+
+    def select_action(self, observation: Any, deterministic: bool = False) -> int:
+        """Sample an action, or take the best one."""
+        return int(self.agent.select_action(observation, deterministic))
+
+    def observe(self, next_observation: Any, reward: float, terminated: bool, truncated: bool) -> None:
+        """Take in what the last selected action led to."""
+        self.agent.observe(next_observation, reward, terminated, truncated)
+
+    def update(self, partial: bool = False) -> dict[str, float]:
+        """Learn once `batch_size` steps were observed, with `partial` from fewer; `{}` if there are not enough."""
+        return self.agent.update(partial)
+
+    def save_policy_net(self, path: str | Path) -> Path:
+        """Write the policy; see `ludus.Agent.save_policy_net`."""
+        return self.agent.save_policy_net(path)
+
+    def save_value_net(self, path: str | Path) -> Path:
+        """Write the critic."""
+        return self.agent.save_value_net(path)
+
+    def load_policy_net(self, path: str | Path) -> None:
+        """Go on with a saved policy."""
+        self.agent.load_policy_net(path)
+
+    def load_value_net(self, path: str | Path) -> None:
+        """Go on with a saved critic."""
+        self.agent.load_value_net(path)
+
+
+@jax.jit
+def _gradient_step(algorithm: PPO, state: PPOState, part: Samples) -> tuple[Any, Any, jax.Array]:
+    learner = Learner(state.parameters, state.optimizer, jnp.asarray(False), jnp.zeros(state.network.size))
+    part = part._replace(obs=normalize(state.observations, part.obs))
+    new, terms = algorithm.gradient_step(state.network, 1.0, learner, part)
+    return new.parameters, new.optimizer, terms
+
+
+def _minibatch_size(batch_size: Any) -> int:
+    """Return the divisor of a batch that is nearest to the default; of no batch at all, for which there is an error."""
+    is_batch = isinstance(batch_size, int | np.integer) and batch_size > 0
+    divisors = [size for size in range(1, batch_size + 1) if batch_size % size == 0] if is_batch else [MINIBATCH_SIZE]
+    return min(divisors, key=lambda size: abs(math.log(size / MINIBATCH_SIZE)))
