@@ -214,9 +214,10 @@ def test_an_episode_is_equal_columns_with_true_successors(tmp_path):
 def test_limits_and_batch_size_are_honoured(tmp_path):
     trainer = small(tmp_path, max_steps_per_episode=15)
     results = trainer.train()
-    assert max(results["episode_lengths"]) <= 15 and results["total_episodes"] >= 30
+    assert max(results["episode_lengths"]) <= 15 and results["total_episodes"] == 30
     rows = [row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]
-    assert {after["steps"] - before["steps"] for before, after in itertools.pairwise(rows)} == {64}
+    sizes = [after["steps"] - before["steps"] for before, after in itertools.pairwise(rows)]
+    assert set(sizes[:-1]) == {64} and 0 < sizes[-1] <= 64, "the last is cut where the episodes are enough"
 
 
 @pytest.mark.requirement("S1.16", "S1.17", "S1.29")
