@@ -36,7 +36,8 @@ EPISODE_METRICS = {
 """What a `train` row holds besides with `record_episodes`: lists."""
 
 WHOLE_METRICS = {
-    "episodes_cut": "episodes that the end of this rollout cut short: they are learnt from, but not counted as episodes",
+    "episodes_cut": "episodes that the end of this rollout cut short: they are learnt from, "
+    "but not counted as episodes",
 }
 """What a `train` row holds besides where rollouts hold whole episodes."""
 
