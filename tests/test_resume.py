@@ -165,9 +165,8 @@ def test_a_damaged_checkpoint_is_named_and_fallback_takes_the_one_before(tmp_pat
 @pytest.mark.requirement("S3.33")
 @pytest.mark.requirement("S4.15")
 @pytest.mark.requirement("S1.22")
-def test_policies_on_the_way_and_the_best_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "WINDOW", 10)
-    made = trainer("ppo jax", tmp_path / "run", num_checkpoints=3)
+def test_policies_on_the_way_and_the_best_are_kept(tmp_path):
+    made = trainer("ppo jax", tmp_path / "run", num_checkpoints=3, recent_episodes_window=10)
     made.train(total_steps=64 * 12)
     folder = tmp_path / "run" / "policies"
     assert {path.stem for path in folder.iterdir()} == {
@@ -204,9 +203,8 @@ def test_a_checkpoint_can_be_evaluated_while_the_run_is_locked(tmp_path, capsys)
     going_on.record.folder.close()
 
 
-def test_the_best_return_is_the_mean_of_a_full_window(monkeypatch):
-    monkeypatch.setattr(records, "WINDOW", 4)
-    recorder = records.Recorder(verbose=False, options=records.RecordOptions())
+def test_the_best_return_is_the_mean_of_a_full_window():
+    recorder = records.Recorder(verbose=False, options=records.RecordOptions(window=4))
     seen = []
     for episodes, total in ((1, 100.0), (2, 2.0), (0, 0.0), (1, 6.0), (3, 3.0), (2, 20.0)):
         recorder._remember({"episodes": [episodes], "return_sum": [total], "length_sum": [0.0]}, 0, None)

@@ -93,9 +93,16 @@ def test_the_block_has_three_sections_with_their_names_in_order(capsys):
 def test_without_verbose_nothing_is_shown(capsys):
     from loguru import logger
 
-    logger.remove()
-    trainer(log_frequency=1).train(total_steps=120)
-    assert capsys.readouterr() == ("", "")
+    sink = logger.add(sys.stderr)  # as in a program that has done nothing about it
+    try:
+        trainer(log_frequency=1).train(total_steps=120)
+        assert capsys.readouterr() == ("", "")
+        trainer(log_frequency=1, verbose=True).train(total_steps=80)
+    finally:
+        logger.remove(sink)
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert "object:Scripted" in first and not [line for line in lines if "iteration" in line]
+    assert len(blocks("\n".join(lines))) == 2
 
 
 @pytest.mark.requirement(
@@ -114,8 +121,8 @@ def test_every_figure_is_right_on_a_scripted_environment(capsys, tmp_path):
         assert rollout["mean_reward"] == "2.0000" and rollout["rollout_len"] == "40"
         assert rollout["mean_clipped_ratio"] == f"{row['clip_fraction']:.4f}"
         assert rollout["approx_kl"] == f"{row['approx_kl']:.6f}"
-        assert rollout["time_elapsed"] == f"{40 / row['steps_per_second']:.2f} s"
-        assert recent == {"mean_ep_len": "5.00", "mean_ep_return": "10.00", "success_rate": "100.00%"}
+        assert rollout["time_elapsed"] == f"{40 / row['steps_per_second']:.2f} s (with its update)"
+        assert recent == {"mean_ep_len": "5.00", "mean_ep_return": "10.00", "success_rate": "100.00% (terminated)"}
         assert totals == {
             "episodes_count": str(8 * number), "timesteps_count": str(40 * number), "rollouts_count": str(number),
             "total_timesteps": "100", "clip_range": "0.2",
@@ -127,7 +134,41 @@ def test_what_an_algorithm_does_not_know_is_left_open():
     text = block(row, 8, Recent(0, None, None, None), {"total_steps": None})
     (sections,) = blocks(text)
     assert sections[0][1]["approx_kl"] == sections[1][1]["success_rate"] == sections[2][1]["clip_range"] == "-"
-    assert sections[0][1]["time_elapsed"] == "2.00 s"
+    assert sections[0][1]["time_elapsed"] == "2.00 s (with its update)"
+
+
+@pytest.mark.requirement("S3.22")
+def test_the_time_of_a_rollout_is_without_its_update_and_without_compilation(tmp_path, capsys):
+    with closing(ludus.make_env(Told, 2, num_workers=0)) as env:
+        run = trainer(env, verbose=True, log_frequency=1, run_dir=tmp_path / "run")
+        run.train(total_steps=80)
+    shown = [dict(sections)["ROLLOUT STATISTICS"] for sections in blocks(capsys.readouterr().err)]
+    rows = [row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]
+    for figures, row in zip(shown, rows, strict=True):
+        assert figures["time_elapsed"] == f"{row['seconds/act'] + row['seconds/environment']:.2f} s"
+    assert rows[0]["seconds/act"] < rows[0]["seconds/compile"]
+
+
+@pytest.mark.requirement("S3.24", "S3.32")
+def test_the_recent_window_is_a_setting_and_the_best_policy_is_always_kept(tmp_path):
+    run = trainer(run_dir=tmp_path / "run", recent_episodes_window=16)
+    assert run.train(total_steps=160).iterations == 4
+    assert run.record.recent.episodes == 16 and run.keeper.marks.best_return == 10.0
+    assert (tmp_path / "run" / "policies" / "best_return_pi_ckpt.safetensors").exists()
+    few = trainer(run_dir=tmp_path / "few")
+    few.train(total_steps=40)
+    assert few.keeper.marks.best_return is None, "eight of a hundred episodes say little"
+    assert ludus.load_policy(tmp_path / "few" / "policies" / "best_return_pi_ckpt.safetensors")
+
+
+@pytest.mark.requirement("S3.32")
+def test_the_best_policy_is_looked_for_every_ten_iterations_or_as_often_as_wanted(tmp_path):
+    for every, expected in ((0, [10, 20, 24]), (7, [7, 14, 21, 24])):
+        options = ludus.CheckpointOptions(best_every=every)
+        looks, run = [], trainer(run_dir=tmp_path / f"{every}", recent_episodes_window=1, checkpoint=options)
+        run.judge._keep_if_best = lambda looks=looks, run=run: looks.append(run.record.iterations)
+        run.train(total_steps=960)
+        assert looks == expected, "the last look is when the run is over"
 
 
 @pytest.mark.requirement("S3.25")
@@ -163,6 +204,11 @@ def test_thresholds_are_gymnasiums():
             assert env.return_threshold == known, name
 
 
+def test_loguru_is_told_as_often_as_there_are_blocks():
+    with pytest.raises(ludus.LudusError, match="loguru=true: is told as often as log_frequency says, which is 0"):
+        trainer(loguru=True)
+
+
 def test_success_by_return_needs_one():
     with pytest.raises(ludus.LudusError, match=r"success=return: .* give success_return"):
         trainer(success="return")
@@ -178,7 +224,7 @@ def test_the_log_goes_to_the_users_sinks_and_obeys_their_level(tmp_path):
     heard, errors = [], []
     sinks = [logger.add(heard.append, level="INFO", format="{message}"), logger.add(errors.append, level="ERROR")]
     try:
-        trainer(log_frequency=2).train(total_steps=160)
+        trainer(log_frequency=2, loguru=True).train(total_steps=160)
     finally:
         for sink in sinks:
             logger.remove(sink)

@@ -61,7 +61,7 @@ class CompileClock:
 
     def __init__(self) -> None:
         """Begin to listen."""
-        self._seconds = 0.0
+        self.total = self._seconds = 0.0
         jax.monitoring.register_event_duration_secs_listener(self._heard)
 
     def lap(self) -> float:
@@ -71,6 +71,7 @@ class CompileClock:
 
     def _heard(self, event: str, duration_secs: float, **_: Any) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
+            self.total += duration_secs
             self._seconds += duration_secs
 
 

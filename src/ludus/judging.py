@@ -10,7 +10,7 @@ from ludus.convergence import CHECK_EVERY, Convergence
 from ludus.counting import Budget
 from ludus.evaluation import Evaluation
 from ludus.interrupt import Interrupt
-from ludus.keeping import Keeper
+from ludus.keeping import BEST_EVERY, Keeper
 from ludus.loop import FINAL_EPISODES
 from ludus.policy import Policy
 from ludus.settings import Settings
@@ -61,6 +61,8 @@ class Judge:
         """Return how many iterations may be made at once without passing one after which something is due."""
         settings, record = self.settings, self.record
         gap = self.keeper.until_next(record.iterations, record.steps, steps_per_iteration, budget.total_steps)
+        if self.keeper.checkpoints is not None and (every := self._best_every):
+            gap = min(gap, every - record.iterations % every)
         if settings.convergence.rule == "window":
             gap = min(gap, CHECK_EVERY - record.iterations % CHECK_EVERY)
         if self.callback is not None or (settings.eval_frequency and settings.eval_by == "episodes"):
@@ -74,6 +76,8 @@ class Judge:
         record, keeper = self.record, self.keeper
         if keeper.passes_milestone(record.steps, budget.total_steps):
             keeper.keep_milestones(record.steps, budget.total_steps, self._policy())
+        if record.iterations and (every := self._best_every) and record.iterations % every == 0:
+            self._keep_if_best()
         by_evaluation = self._is_to_evaluate() or self._is_to_confirm()
         if not keeper.is_to_judge(record.iterations, by_evaluation):
             return True
@@ -85,7 +89,7 @@ class Judge:
             self.confirmation = evaluation if confirms else None
             self.convergence.saw_evaluation(evaluation.returns.tolist())
             keeper.marks.episodes_evaluated, self._evaluation = record.episodes, evaluation
-        keeper.keep_if_best("return", record.recent_return, self._policy)
+        self._keep_if_best()
         keeper.judged(record.iterations, self.score)
         return True
 
@@ -135,6 +139,20 @@ class Judge:
         """Whether an evaluation must say if the policy does as well as recent episodes did."""
         is_time = self.settings.convergence.rule == "window" and self.record.iterations % CHECK_EVERY == 0
         return is_time and self.convergence.is_converged
+
+    def look_back(self) -> None:
+        """When a run is over: its last policy may be its best, and is if there were too few episodes to tell."""
+        self._keep_if_best()
+        if self.keeper.marks.best_return is None and self.record.iterations:
+            self.keeper.keep_unjudged(self._policy)
+
+    @property
+    def _best_every(self) -> int:
+        """Iterations between two looks at the recent return, besides those after evaluations; 0: none."""
+        return int(self.settings.checkpoint.best_every) or (0 if self.settings.eval_frequency else BEST_EVERY)
+
+    def _keep_if_best(self) -> None:
+        self.keeper.keep_if_best("return", self.record.recent_return, self._policy)
 
     def _is_to_evaluate(self) -> bool:
         every, record = self.settings.eval_frequency, self.record

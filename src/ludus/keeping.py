@@ -18,8 +18,10 @@ from ludus.types import LudusError
 
 OnError = Literal["continue", "stop"]
 POLICIES = Path("policies")
-EVERY = ("every_iterations", "every_steps", "every_minutes")
+EVERY = ("every_iterations", "every_steps", "every_minutes", "best_every")
 KEPT = ("keep_last", "keep_best", "keep_every", "keep_bytes")
+BEST_EVERY = 10
+"""Iterations between two looks at the recent return, where nothing is evaluated meanwhile."""
 BEST = {"return": "best_return_pi_ckpt", "evaluation": "best_eval_pi_ckpt"}
 """Names of the policies that were best by the mean return of recent episodes, and by an evaluation."""
 
@@ -42,6 +44,8 @@ class CheckpointOptions:
     """Keep every n-th besides; 0: none."""
     keep_bytes: int = 500_000_000
     """Keep all while they take no more bytes together; then old ones get sparser. 0: none but those above."""
+    best_every: int = 0
+    """Keep the policy whose recent return is the best, every so many iterations; 0: with evaluations, else every 10."""
     best_by: str | None = None
     """The journal's figure that best means; null: eval_return_mean, or episode_return_mean without evaluations."""
     on_error: str = "continue"
@@ -133,6 +137,11 @@ class Keeper:
             setattr(self.marks, f"best_{kind}", value)
             if self.checkpoints is not None:
                 self._keep_policy(BEST[kind], policy())
+
+    def keep_unjudged(self, policy: Callable) -> None:
+        """Save the policy as the best, which the first that is judged will replace."""
+        if self.checkpoints is not None:
+            self._keep_policy(BEST["return"], policy())
 
     def judged(self, iterations: int, score: float | None) -> None:
         """Take note that the policy was judged; the best by score is worth a checkpoint."""

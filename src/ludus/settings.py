@@ -43,8 +43,12 @@ class Settings:
     """What makes an episode a success: info (its is_success), return (success_return), terminated; auto: the first."""
     success_return: float | None = None
     """Return from which on an episode is a success; null: what the environment says is solved, if it does."""
+    recent_episodes_window: int = 100
+    """Episodes that recent figures are of: those of the block, and the return that the best policy is chosen by."""
     log_frequency: int = 0
     """Iterations between blocks of statistics; 0: none, only progress and evaluations are shown."""
+    loguru: bool = False
+    """Tell Loguru's sinks besides, as often as there are blocks."""
     health_frequency: int = 10
     """Iterations between rows with norms by layer and histograms of gradients and actions (before the first of them,
     iterations 1, 2, 4, ... have them too); 0: none are computed."""
@@ -70,7 +74,10 @@ class Settings:
             "video_frequency",
         ):
             _check_at_least(0, name, getattr(self, name))
-        _check_at_least(1, "eval_episodes", self.eval_episodes)
+        for name in ("eval_episodes", "recent_episodes_window"):
+            _check_at_least(1, name, getattr(self, name))
+        if self.loguru and not self.log_frequency:
+            raise LudusError("loguru=true: is told as often as log_frequency says, which is 0: never")
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise LudusError(f"{name}={getattr(self, name)}: must be one of {', '.join(choices)}")

@@ -96,7 +96,14 @@ class Trainer:
         self.loop = Loop(algorithm, env, settings)
         convergence = Convergence(settings.convergence, threshold)
         limits = {"clip_epsilon": getattr(algorithm, "clip_epsilon", None)}
-        options = RecordOptions(settings.success, settings.success_return, settings.log_frequency, limits)
+        options = RecordOptions(
+            settings.success,
+            settings.success_return,
+            settings.log_frequency,
+            limits,
+            settings.recent_episodes_window,
+            settings.loguru,
+        )
         self.record = Recorder(settings.verbose, options)
         say = self.record.console.say
         self.keeper = Keeper(settings.checkpoint, settings.num_checkpoints, say)
@@ -211,6 +218,8 @@ class Trainer:
             stopped_by, evaluation = "", None
             try:
                 stopped_by = self._run(context, budget, interrupt)
+                if interrupt.requested is None:
+                    self.judge.look_back()
                 self._save()
                 if interrupt.requested is not None:
                     stopped_by = _name_of(interrupt)  # though the budget be spent: the last evaluation is still to come
@@ -268,9 +277,9 @@ class Trainer:
             gap = self.judge.until_next(budget, self.loop.steps_per_iteration)
             length = min(length, gap, self.films.until_next(record.iterations))
             self._last_policy = copied(self.algorithm.policy(self.state.learner))
-            began = time.perf_counter()
+            began, compiled = time.perf_counter(), compile_clock().total
             self._state, rows = self.loop(context, self.state, length)
-            seconds = time.perf_counter() - began
+            seconds = max(time.perf_counter() - began - (compile_clock().total - compiled), 1e-9)
             told = record.iterations_made(rows, seconds, budget)
             self.judge.saw(told)
             if reason := self._stopped_by(rows, interrupt, budget):

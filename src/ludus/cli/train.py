@@ -80,10 +80,6 @@ def _trainer(config: "TrainConfig", run_dir: str | Path | None) -> tuple["Traine
 
 def _run(config: "TrainConfig") -> tuple[int, "TrainResult"]:
     """Train once; return the exit code and what was reached."""
-    if config.log_frequency:
-        from loguru import logger
-
-        logger.remove()  # here the block of statistics says it all; who imports ludus has sinks of their own
     trainer, budget = _trainer(config, config.run_dir or _new_folder(config))
     if config.preset:
         trainer.record.console.say(f"preset {config.preset}")

@@ -13,7 +13,7 @@ from ludus.report.story import Story
 from ludus.report.strict import strict
 from ludus.types import LudusError
 
-OWN = ("seed", "run_dir", "verbose", "log_frequency")
+OWN = ("seed", "run_dir", "verbose", "log_frequency", "loguru")
 """Settings in which the runs of one group may differ: those that no agent can feel. `tracking` is another."""
 LAST_SHARE = 10
 """Training figures are means over the last tenth of a run's rows."""

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ludus.compilation import Options, jit
+from ludus.compilation import Options, compile_clock, jit
 from ludus.envs.base import HostEnv, HostStep
 from ludus.envs.episode_info import InfoMeans, episode_figures
 from ludus.rollout.sampling import episode_noise, sampling_key
@@ -139,7 +139,7 @@ def collect(
     layout = _layout(algorithm, policy, memory, obs, noise, "explore")
     rows = np.zeros((num_steps, n, layout.width), np.float32)
     sheet, ended = _Sheet(num_steps, carry.env, threshold, episodes_left), np.zeros(n, bool)
-    seconds = {"seconds/act": 0.0, "seconds/environment": 0.0}
+    seconds, compiled = {"seconds/act": 0.0, "seconds/environment": 0.0}, compile_clock().total
     for t in range(num_steps):
         began = time.perf_counter()
         memory, packed = _act(algorithm, policy, memory, obs, ended, noise, np.int32(t), "explore")
@@ -154,6 +154,7 @@ def collect(
         obs = outcome.obs
         if sheet.is_full:
             break
+    seconds["seconds/act"] = max(seconds["seconds/act"] - (compile_clock().total - compiled), 0.0)
     if jax.tree.leaves(memory):
         memory = choose_rows(jnp.asarray(ended), algorithm.initial_memory(policy, n), memory)
     steps, stats = sheet.finished(*layout.unpack([rows]))

@@ -25,7 +25,8 @@ ITERATION_METRICS = {
     "as solved, else all that terminated (setting `success`)",
     "reward_mean": "mean reward of a step",
     "elapsed_seconds": "wall-clock time since training began",
-    "steps_per_second": "environment steps per second over the chunk that this iteration belongs to",
+    "steps_per_second": "environment steps per second over the chunk that this iteration belongs to, without "
+    "compilation",
 }
 """Every figure of a `train` row besides the algorithm's own, and its meaning."""
 
@@ -36,8 +37,7 @@ EPISODE_METRICS = {
 """What a `train` row holds besides with `record_episodes`: lists."""
 
 WHOLE_METRICS = {
-    "episodes_cut": "episodes that the end of this rollout cut short: they are learnt from, "
-    "but not counted as episodes",
+    "episodes_cut": "episodes that the end of this rollout cut short: they are learnt from, but not counted",
 }
 """What a `train` row holds besides where rollouts hold whole episodes."""
 
@@ -71,8 +71,6 @@ EVALUATION_METRICS = {
 
 LOG = "log.txt"
 """What was said to people, in the run folder."""
-WINDOW = 100
-"""Episodes over which the recent return is averaged."""
 SUCCESS_RULES = ("auto", "info", "return", "terminated")
 
 
@@ -83,9 +81,13 @@ class RecordOptions(NamedTuple):
     """What makes an episode a success: one of `SUCCESS_RULES`."""
     success_return: float | None = None
     log_frequency: int = 0
-    """Iterations between blocks of statistics and lines of the log; 0: none."""
+    """Iterations between blocks of statistics; 0: none."""
     limits: dict[str, Any] = {}  # noqa: RUF012  a NamedTuple's default; never written to
     """`total_steps` and `clip_epsilon`, for the block."""
+    window: int = 100
+    """Episodes over which recent figures are averaged."""
+    loguru: bool = False
+    """Whether Loguru is told as well."""
 
 
 class Episodes(NamedTuple):
@@ -121,12 +123,12 @@ class Recorder:
 
     @property
     def recent_return(self) -> float | None:
-        """Mean return of the latest episodes: of as many whole iterations as it takes to have `WINDOW` of them.
+        """Mean return of the latest episodes: of as many whole iterations as it takes to have a window of them.
 
         None before there are so many: the luck of a few episodes is not what a policy can do.
         """
         recent = self.recent
-        return recent.mean_return if recent.episodes >= WINDOW else None
+        return recent.mean_return if recent.episodes >= self.options.window else None
 
     @property
     def recent(self) -> Recent:
@@ -202,7 +204,7 @@ class Recorder:
         self._append([_evaluation_row(self.counts, evaluation.summary(), self.elapsed)])
         line = f"{self.steps:>12,} steps · evaluation {evaluation}"
         self.console.say(line)
-        if self.options.log_frequency:
+        if self.options.loguru:
             log(line.strip())
 
     def end(self, status: str, reason: str, **facts: Any) -> None:
@@ -245,28 +247,35 @@ class Recorder:
             self._remember(rows, i, success_rate)
             episodes = _episode_figures(rows, i) | ({} if success_rate is None else {"success_rate": success_rate})
             journal.append({"kind": "train", **self.counts, **episodes, **figures[i], **timing})
-            self._log(journal[-1], int(rows["steps"][i]))
+            self._log(journal[-1], int(rows["steps"][i]), self._success_rule(rows, i))
             self._warn_of_cuts(journal[-1])
         return journal
 
     def _success_rate(self, rows: dict[str, np.ndarray], i: int) -> float | None:
         """Return the share of an iteration's episodes that succeeded; None if there were none, or nothing tells."""
-        episodes, rule = int(rows["episodes"][i]), self.options.success
-        told = rows.get("info/is_success/last")
+        episodes, rule = int(rows["episodes"][i]), self._success_rule(rows, i)
         if not episodes:
             return None
-        if rule in ("auto", "info") and told is not None and np.isfinite(told[i]):
-            return float(told[i])
-        if rule == "return" or (rule == "auto" and self.options.success_return is not None):
-            return int(rows["successes"][i]) / episodes
-        return int(rows["terminations"][i]) / episodes if rule in ("auto", "terminated") else None
+        if rule == "info":
+            told = rows.get("info/is_success/last")
+            return float(told[i]) if told is not None and np.isfinite(told[i]) else None
+        return int(rows["successes" if rule == "return" else "terminations"][i]) / episodes
+
+    def _success_rule(self, rows: dict[str, np.ndarray], i: int) -> str:
+        """Return what makes an episode of an iteration a success: `auto` is the first rule that can tell."""
+        if self.options.success != "auto":
+            return self.options.success
+        told = rows.get("info/is_success/last")
+        if told is not None and np.isfinite(told[i]):
+            return "info"
+        return "terminated" if self.options.success_return is None else "return"
 
     def _remember(self, rows: dict[str, np.ndarray], i: int, success_rate: float | None) -> None:
         episodes, return_sum = int(rows["episodes"][i]), float(rows["return_sum"][i])
         if episodes and np.isfinite(return_sum):
             successes = None if success_rate is None else success_rate * episodes
             self._recent.append(Episodes(episodes, return_sum, float(rows["length_sum"][i]), successes))
-            while sum(part.count for part in self._recent[1:]) >= WINDOW:
+            while sum(part.count for part in self._recent[1:]) >= self.options.window:
                 del self._recent[0]
 
     def _warn_of_cuts(self, row: dict[str, Any]) -> None:
@@ -278,13 +287,15 @@ class Recorder:
                 "from, but not counted; a larger algorithm.batch_size has room for them"
             )
 
-    def _log(self, row: dict[str, Any], rollout_length: int) -> None:
+    def _log(self, row: dict[str, Any], rollout_length: int, success_rule: str) -> None:
         """Show the block of statistics, and tell the user's log, as often as they want that."""
         options = self.options
         if options.log_frequency and row["iteration"] % options.log_frequency == 0:
-            self.console.say(block(row, rollout_length, self.recent, options.limits))
-            shown = {name: row[name] for name in LOGGED if name in row}
-            log(" · ".join([f"iteration {row['iteration']:,}", *(f"{name} {x:,.6g}" for name, x in shown.items())]))
+            recent = self.recent._replace(success_rule=success_rule)
+            self.console.say(block(row, rollout_length, recent, options.limits))
+            if options.loguru:
+                shown = {name: row[name] for name in LOGGED if name in row}
+                log(" · ".join([f"iteration {row['iteration']:,}", *(f"{name} {x:,.6g}" for name, x in shown.items())]))
 
 
 LOGGED = ("steps", "policy_loss", "value_loss", "critic_loss", "episode_return_mean")

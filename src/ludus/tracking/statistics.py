@@ -14,6 +14,8 @@ class Recent(NamedTuple):
     mean_length: float | None
     mean_return: float | None
     success_rate: float | None
+    success_rule: str = ""
+    """What made an episode a success."""
 
 
 def block(row: dict[str, Any], rollout_length: int, recent: Recent, limits: dict[str, Any]) -> str:
@@ -21,7 +23,6 @@ def block(row: dict[str, Any], rollout_length: int, recent: Recent, limits: dict
 
     `limits` holds `total_steps` and, if the algorithm has one, `clip_epsilon`; either may be None.
     """
-    rate = row.get("steps_per_second")
     sections = {
         "ROLLOUT STATISTICS": {
             "mean_ep_len": _number(row.get("episode_length_mean"), ".2f"),
@@ -30,12 +31,12 @@ def block(row: dict[str, Any], rollout_length: int, recent: Recent, limits: dict
             "mean_clipped_ratio": _number(row.get("clip_fraction"), ".4f"),
             "approx_kl": _number(row.get("approx_kl"), ".6f"),
             "rollout_len": str(rollout_length),
-            "time_elapsed": _number(rollout_length / rate if rate else None, ".2f", " s"),
+            "time_elapsed": _time(row, rollout_length),
         },
         f"RECENT {recent.episodes} EPISODES": {
             "mean_ep_len": _number(recent.mean_length, ".2f"),
             "mean_ep_return": _number(recent.mean_return, ".2f"),
-            "success_rate": _number(recent.success_rate, ".2%"),
+            "success_rate": _number(recent.success_rate, ".2%", f" ({recent.success_rule})"),
         },
         "TRAINER STATISTICS": {
             "episodes_count": str(row["episodes"]),
@@ -51,6 +52,14 @@ def block(row: dict[str, Any], rollout_length: int, recent: Recent, limits: dict
 
 def _line(figure: tuple[str, str]) -> str:
     return f"  {figure[0] + ':':<20}{figure[1]}"
+
+
+def _time(row: dict[str, Any], rollout_length: int) -> str:
+    """Return how long the rollout took; where it is one program with its update, how long both did."""
+    if "seconds/environment" in row:
+        return _number(row["seconds/environment"] + row["seconds/act"], ".2f", " s")
+    rate = row.get("steps_per_second")
+    return _number(rollout_length / rate if rate else None, ".2f", " s (with its update)")
 
 
 def _number(value: float | None, form: str, unit: str = "") -> str:
