@@ -174,7 +174,9 @@ def test_a_rule_that_needs_a_target_is_refused_where_there_is_none():
 
 def trainer(run_dir, **settings) -> ludus.Trainer:
     rule = ConvergenceOptions("window", target_return=60, window=20, patience=5)
-    algorithm = ludus.PPO(batch_size=256, minibatch_size=64, epochs_per_update=4, learning_rate=1e-3)
+    algorithm = ludus.PPO(
+        batch_size=256, minibatch_size=64, epochs_per_update=4, learning_rate=1e-3, anneal_learning_rate=False
+    )  # whatever the budget
     settings = {"convergence": rule, "eval_frequency": 0, "verbose": False, **settings}
     return ludus.Trainer(algorithm, ludus.make_env("CartPole-v1", 4), ludus.Settings(**settings), run_dir=run_dir)
 

@@ -65,7 +65,10 @@ def test_real_runs_write_every_documented_figure_and_no_other(tmp_path, name):
     env, algorithm, own = RUNS[name]
     env = ludus.make_env(env, num_envs=4)
     trainer = ludus.Trainer(
-        algorithm, env, ludus.Settings(eval_frequency=0, health_frequency=1, verbose=False), run_dir=tmp_path / "run"
+        algorithm,
+        env,
+        ludus.Settings(eval_frequency=0, health_frequency=1, recent_episodes_window=1, verbose=False),
+        run_dir=tmp_path / "run",
     )
     trainer.train(total_steps=1024)
     *rows, evaluation = read_journal(tmp_path / "run")

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ludus import counting
+from ludus import cohorts, counting
+from ludus.cohorts import Cohorts, Counted
 from ludus.compilation import Options
 from ludus.counting import Counters
 from ludus.learning.health import is_due, when
@@ -52,9 +53,10 @@ class TrainState:
     carry: Any
     iteration: Any
     counters: Counters
+    cohorts: Cohorts
 
 
-UNCOUNTED = ("cut", "info", "returns", "lengths", "seconds")
+UNCOUNTED = ("cut", "info", "returns", "lengths", "told", "seconds")
 """Parts of a rollout's statistics that the update has no use for."""
 
 
@@ -107,8 +109,13 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
     learner, counters, row = update(
         context, state.learner, state.counters, state.iteration, rollout, counted, keys["update"]
     )
-    carry, number = _go_on(row["fault"] == 0, carry, state.carry, state.iteration)
+    running = np.zeros(plan.env.num_envs, np.int32) if plan.threshold else carry.env.episode_length
+    steps, counted = rollout.steps, stats._replace(info=(), seconds=())
+    ended = counted, steps.terminated, steps.valid, running, context.success_return
+    before = state.carry, state.iteration, state.cohorts
+    (carry, number, waiting), counted = _go_on(row["fault"] == 0, carry, before, *ended)
     row |= {
+        **counted._asdict(),
         "successes": (stats.returns >= context.success_return).sum(dtype=np.int32),
         **stats.info,
         **dict(stats.seconds),
@@ -117,7 +124,7 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
         row["episodes_cut"] = stats.cut
     if plan.record_episodes:
         row |= {"episode_returns": stats.returns.ravel(), "episode_lengths": stats.lengths.ravel()}
-    return TrainState(learner, carry, number, counters), row
+    return TrainState(learner, carry, number, counters, waiting), row
 
 
 def _mean(reward: jax.Array, valid: jax.Array | None) -> jax.Array:
@@ -125,9 +132,16 @@ def _mean(reward: jax.Array, valid: jax.Array | None) -> jax.Array:
 
 
 @jax.jit
-def _go_on(healthy: jax.Array, carry: Any, old: Any, number: Any) -> tuple[Any, jax.Array]:
-    """Where the environments are after an iteration, and its number: if it was faulty, it has not happened."""
-    return jax.tree.map(lambda a, b: jnp.where(healthy, a, b), carry, old), number + healthy
+def _go_on(
+    healthy: jax.Array, carry: Any, before: tuple[Any, Any, Cohorts], *ended: Any
+) -> tuple[tuple[Any, Any, Cohorts], Counted]:
+    """Where the environments are after an iteration, its number, and which episodes wait; and those that count.
+
+    If the iteration was faulty, it has not happened, and all is as `before`.
+    """
+    waiting, counted = cohorts.count(before[2], *ended)
+    after = carry, before[1] + 1, waiting
+    return jax.tree.map(lambda a, b: jnp.where(healthy, a, b), after, before), counted
 
 
 def handed_over(algorithm: Any, state: Any, other: Any, num_envs: int) -> Any:

@@ -29,20 +29,24 @@ class Judge:
         *,
         policy: Callable[[], Policy],
         evaluate: Callable[[int], Evaluation],
+        is_single: bool,
     ):
-        """Nothing has been seen; `policy` and `evaluate` are of the policy as it is when they are called."""
+        """Nothing has been seen.
+
+        `policy` and `evaluate` are of the policy as it is when they are called; `is_single` says that there is one
+        environment, whose episodes are known one by one.
+        """
         self.settings, self.convergence, self.record, self.keeper = settings, convergence, record, keeper
-        self._policy, self._evaluate = policy, evaluate
+        self._policy, self._evaluate, self.is_single = policy, evaluate, is_single
         self.callback: Callback | None = None
         self.confirmation: Evaluation | None = None
         """The evaluation, as long as the policy is as it was then, that had to say whether it has converged."""
         self._evaluation: Evaluation | None = None
-        self._episodes_seen = 0
 
     @property
     def score(self) -> float | None:
         """What checkpoints are compared by, as it is now."""
-        default = "eval_return_mean" if self.settings.eval_frequency else "episode_return_mean"
+        default = "eval_return_mean" if self.settings.eval_frequency else "recent_return_mean"
         return self.record.latest.get(self.settings.checkpoint.best_by or default)
 
     def begin(self, callback: Callback | None, is_resumed: bool) -> None:
@@ -53,7 +57,6 @@ class Judge:
 
     def restore(self, convergence: dict[str, Any] | None) -> None:
         """Go on from where the record says the run was, with what the rule of convergence remembered, if it did."""
-        self._episodes_seen = self.record.episodes
         if convergence:
             self.convergence.restore(convergence)
 
@@ -114,16 +117,18 @@ class Judge:
         return self.confirmation
 
     def saw(self, rows: list[dict[str, Any]]) -> None:
-        """Let convergence see the episodes of each iteration, one by one where they are known."""
+        """Let convergence see the episodes that count from each iteration on; one by one if their order is known.
+
+        That of a single environment is: they end as they begin.
+        """
         self.confirmation = None
         for row in rows:
-            if "episode_returns" in row:
+            if self.is_single and "episode_returns" in row:
                 for total in row["episode_returns"]:
                     self.convergence.saw_episodes(1, np.nan if total is None else total)
-            elif "episode_return_mean" in row:
-                count = row["episodes"] - self._episodes_seen
-                self.convergence.saw_episodes(count, count * row["episode_return_mean"])
-            self._episodes_seen = row["episodes"]
+            elif "counted_return_mean" in row:
+                count = row["counted_episodes"]
+                self.convergence.saw_episodes(count, count * row["counted_return_mean"])
 
     def ended_early(self, rows: list[dict[str, Any]]) -> str | None:
         """Tell the callback of the latest iterations; return what ends the run before its budget, if something does."""

@@ -47,7 +47,7 @@ class CheckpointOptions:
     best_every: int = 0
     """Keep the policy whose recent return is the best, every so many iterations; 0: with evaluations, else every 10."""
     best_by: str | None = None
-    """The journal's figure that best means; null: eval_return_mean, or episode_return_mean without evaluations."""
+    """The journal's figure that best means; null: eval_return_mean, or recent_return_mean without evaluations."""
     on_error: str = "continue"
     """What follows if one cannot be written: continue (and try again) or stop."""
 

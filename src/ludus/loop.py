@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ludus import counting
+from ludus import cohorts, counting
 from ludus.compilation import Options, compile_clock, compiler_options
 from ludus.counting import Budget, Counters
 from ludus.evaluation import Evaluation, evaluate_state
@@ -93,7 +93,7 @@ class Loop:
     def _initial_state(self, learner: Any, begin: Callable) -> TrainState:
         carry = begin(self.arrays, self.env, self.algorithm.policy(learner), stream(self.settings.seed, "begin"))
         counters = Counters(counting.from_int(0), counting.from_int(0))
-        return TrainState(learner, carry, np.int32(0), counters)
+        return TrainState(learner, carry, np.int32(0), counters, cohorts.begin())
 
 
 def _extent(algorithm: Any, env: Any, collect: str) -> tuple[int, int]:

@@ -82,7 +82,7 @@ def _episode(about: About, env: Any, watched: Watched) -> Episode:
     observed, taken = _by_leaf("obs", obs_space, watched.obs), _by_leaf("action", action_space, watched.action)
     figures = {name: x[:, 0] for name, x in watched.figures.items()}
     arrays = {**observed, **taken, "reward": watched.reward[:, 0].astype(np.float32), **figures}
-    arrays["return"] = np.cumsum(arrays["reward"], dtype=np.float32)  # as an evaluation adds them up
+    arrays["return"] = np.cumsum(arrays["reward"], dtype=np.float64).astype(np.float32)
     if "value" in figures:
         arrays["final_value"] = np.asarray(watched.final_figures["value"])
     final = jax.tree.map(lambda x: x[None], watched.final_obs)

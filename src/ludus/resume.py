@@ -32,6 +32,9 @@ from ludus.tracking.run_folder import RunFolder, read_config
 from ludus.trainer import Trainer
 from ludus.types import LudusError, Spec
 
+LATER = ("carry/env/return_rest", "cohorts/")
+"""Arrays that the earliest checkpoints do not hold: they begin with nothing in them."""
+
 
 def resume(
     kind: type[Trainer], run: str | Path, start: int | str, algorithm: Any, env: Any, changes: dict[str, Any]
@@ -205,7 +208,10 @@ class Source:
         """Return the arrays of the state, which are expected, and those of the environments, if all make sense."""
         path, env = self.checkpoint.path, self.checkpoint.stated(ENV)
         check_env_arrays(path, env, self.record["steps"], num_envs)
-        arrays = self.checkpoint.read(expected | env)
+        stated = self.checkpoint.stated()
+        later = {name: x for name, x in expected.items() if name.startswith(LATER) and name not in stated}
+        arrays = self.checkpoint.read({name: x for name, x in expected.items() if name not in later} | env)
+        arrays |= {name: np.zeros([n or 0 for n in shape.shape], shape.dtype) for name, shape in later.items()}
         _check_finite(self.checkpoint, arrays)
         if arrays["iteration"] != self.record["iteration"]:
             raise LudusError(f"{path}: its state is of another iteration than its record")

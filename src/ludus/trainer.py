@@ -109,8 +109,9 @@ class Trainer:
         self.keeper = Keeper(settings.checkpoint, settings.num_checkpoints, say)
         self.films = FilmProcess(settings.video_frequency, say)
         self.judge = Judge(
-            settings, convergence, self.record, self.keeper, policy=lambda: self.policy, evaluate=self.evaluate
-        )
+            settings, convergence, self.record, self.keeper,
+            policy=lambda: self.policy, evaluate=self.evaluate, is_single=env.num_envs == 1,
+        )  # fmt: skip
         if run_dir is not None:
             self._settle_in(RunFolder(run_dir))
         self.final_episodes = FINAL_EPISODES

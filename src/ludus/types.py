@@ -5,6 +5,8 @@ from typing import Any, Literal, NamedTuple
 
 Mode = Literal["explore", "sample", "greedy"]
 """How to act: as training does, by chance as the policy says, or by what it holds best."""
+IS_SUCCESS = "is_success"
+"""Where an environment's `info` says whether an episode succeeded."""
 
 
 Scaling = Literal["bounds", "bytes"]
@@ -109,6 +111,8 @@ class EpisodeStats(NamedTuple):
     """The return of each, `[T, B]` where it ended; NaN where none did."""
     lengths: Any = ()
     """Their lengths, likewise; 0 where none ended."""
+    told: Any = ()
+    """What each said by `IS_SUCCESS` at its end, likewise; NaN where it said nothing."""
     info: Any = ()
     """Means of what the environments said in `info`, under their journal names."""
     seconds: Any = ()

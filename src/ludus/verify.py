@@ -191,7 +191,7 @@ def _try_iteration(
     learner, counters, row = jax.jit(learn)(*arguments)
     number = int(state.iteration) + 1
     if not int(row["fault"]):
-        return TrainState(learner, carry, state.iteration + 1, counters), None
+        return TrainState(learner, carry, state.iteration + 1, counters, state.cohorts), None
     batch = _write_batch(run / "debug" / f"iteration-{number}.safetensors", rollout)
     leaf = _first_bad(("batch", rollout), ("learner", state.learner)) or _first_operation(arguments)
     return state, Finding(number, FAULTS[int(row["fault"])], leaf, batch)

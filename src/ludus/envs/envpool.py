@@ -19,6 +19,7 @@ from ludus.envs.episode_info import EpisodeInfo
 from ludus.envs.gymnasium import as_space, make_gymnasium, return_threshold
 from ludus.envs.recall import Growing, Recalled
 from ludus.spaces import Box, Space, flatten, leaves, unflatten
+from ludus.summing import add
 from ludus.types import LudusError
 
 # Ids whose simulators compute with their time limit, so that moving it would change what they show or pay.
@@ -109,11 +110,11 @@ class EnvPoolEnv:
         if seeds is None or seeds.shape != (self.num_envs,) or actions is None or actions.shape[1:2] != seeds.shape:
             raise LudusError(f"checkpoint: what it says of the environments is not for {self.num_envs} of {self.id}")
         obs = self.reset(seeds.tolist())
-        returns = np.zeros(self.num_envs, np.float32)
+        returns = rest = np.zeros(self.num_envs, np.float32)
         for action in actions:
             outcome = self.step(action)
-            obs = outcome.obs
-            returns = np.where(outcome.terminated | outcome.truncated, np.float32(0), returns + outcome.reward)
+            obs, is_over = outcome.obs, outcome.terminated | outcome.truncated
+            returns, rest = (np.where(is_over, np.float32(0), x) for x in add(returns, rest, outcome.reward))
         return Recalled(obs, returns, np.zeros(self.num_envs, bool))
 
     def restart(self) -> Any:

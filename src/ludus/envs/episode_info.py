@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ludus.types import IS_SUCCESS
+
 CAPACITY = 64
 """So many names are followed, in the order in which they first appear; memory that processes share is of fixed size."""
 TOTAL, COUNT, LAST = range(3)
@@ -105,9 +107,14 @@ class InfoMeans:
         """No episode yet."""
         self._sums: dict[str, tuple[float, int]] = {}
 
-    def add(self, parts: Iterable[EpisodeInfo], ended: np.ndarray) -> None:
-        """Count in the episodes that ended; `parts` cover the batch one after the other."""
-        for name, _, values in episode_figures(parts, ended):
+    def add(self, parts: Iterable[EpisodeInfo], ended: np.ndarray, told: np.ndarray) -> None:
+        """Count in the episodes that ended, and write into `told` what they said of their success.
+
+        `parts` cover the batch one after the other.
+        """
+        for name, rows, values in episode_figures(parts, ended):
+            if name == f"info/{IS_SUCCESS}/last":
+                told[rows] = values
             total, count = self._sums.get(name, (0.0, 0))
             self._sums[name] = total + float(values.sum()), count + len(values)
 

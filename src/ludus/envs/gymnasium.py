@@ -23,6 +23,7 @@ from ludus.envs.episode_info import EpisodeInfo
 from ludus.envs.recall import EpisodeLog, Recalled
 from ludus.envs.shown import MASK, Shown
 from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatten, unflatten
+from ludus.summing import add
 from ludus.types import LudusError
 
 MEASURED_STEPS, MEASURED_SECONDS = 64, 0.5
@@ -184,13 +185,13 @@ class GymnasiumEnv:
 
     def _play_again(self, index: int, actions: Any) -> tuple[np.float32, bool]:
         """Take the recorded actions of an episode; return what it has gathered, and whether it ended too early."""
-        episode_return, step = np.float32(0), self.envs[index].step
+        episode_return, rest, step = np.float32(0), np.float32(0), self.envs[index].step
         for action in actions:
             self._at[1] = 1 - self._at[1]  # who watches sees that it goes on
             obs, reward, terminated, truncated, info = self._answer(step(action), 5, "step")
             self.info.add(index, info)
             self._shown.put(index, obs, info)
-            episode_return += np.float32(reward)
+            episode_return, rest = add(episode_return, rest, np.float32(reward))
             if terminated or truncated:
                 return episode_return, True
         return episode_return, False

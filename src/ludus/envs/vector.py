@@ -11,6 +11,7 @@ from ludus.envs.base import Environment
 from ludus.rows import choose_rows
 from ludus.seeding import spread
 from ludus.spaces import Space, map_leaves
+from ludus.summing import add
 from ludus.types import Masked, Step
 
 
@@ -20,6 +21,8 @@ class VectorState(NamedTuple):
     env: Any
     obs: Any
     episode_return: jax.Array
+    return_rest: jax.Array
+    """What `episode_return` leaves out by being a float32."""
     episode_length: jax.Array
     info: dict[str, jax.Array] = {}  # noqa: RUF012  a NamedTuple's default; never written to
     """Running sum of every number that the environment puts into `Step.info`."""
@@ -85,7 +88,7 @@ class VectorEnv:
         env_state, obs = jax.vmap(self._start)(keys)
         zeros = jnp.zeros(len(keys), jnp.float32)
         info = dict.fromkeys(_info_names(self.env), zeros)
-        return VectorState(env_state, obs, zeros, jnp.zeros(len(keys), jnp.int32), info)
+        return VectorState(env_state, obs, zeros, zeros, jnp.zeros(len(keys), jnp.int32), info)
 
     def draw(self, step_key: jax.Array, start_key: jax.Array, num_steps: int) -> Draw:
         """Draw the randomness of `num_steps` steps at once: far cheaper than step by step."""
@@ -100,7 +103,8 @@ class VectorEnv:
         """
         env_state, step = jax.vmap(self._advance)(state.env, action, draw.key)
         reward = jnp.asarray(step.reward, jnp.float32)
-        episode_return, episode_length = state.episode_return + reward, state.episode_length + 1
+        episode_return, return_rest = add(state.episode_return, state.return_rest, reward)
+        episode_length = state.episode_length + 1
         terminated = jnp.broadcast_to(step.terminated, reward.shape)
         truncated = jnp.broadcast_to(step.truncated, reward.shape)
         if self.max_episode_steps is not None:
@@ -113,6 +117,7 @@ class VectorEnv:
             env_state,
             obs,
             jnp.where(ended, 0.0, episode_return),
+            jnp.where(ended, 0.0, return_rest),
             jnp.where(ended, 0, episode_length),
             {name: jnp.where(ended, 0.0, x) for name, x in total.items()},
         )

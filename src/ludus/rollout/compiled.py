@@ -15,7 +15,7 @@ from ludus.rollout.valid import cut_short, within
 from ludus.rollout.watched import Enough, Look, Watched
 from ludus.rows import Layout, choose_rows
 from ludus.seeding import spread
-from ludus.types import EpisodeStats, Mode, Rollout, RolloutKeys, Transition, split_mask
+from ludus.types import IS_SUCCESS, EpisodeStats, Mode, Rollout, RolloutKeys, Transition, split_mask
 
 Body = Callable[[Any, Any, Any], tuple[Any, dict[str, Any]]]
 
@@ -105,6 +105,7 @@ def episode_stats(steps: Transition, episode: EpisodeSoFar) -> EpisodeStats:
         terminations=(ended & steps.terminated).sum(dtype=jnp.int32),
         returns=jnp.where(ended, episode_return, jnp.nan),
         lengths=jnp.where(ended, episode_length, 0),
+        told=jnp.where(ended, episode.info_last.get(IS_SUCCESS, jnp.nan), jnp.nan),
         # Not a number if no episode ended, and then not journalled.
         info={name: jnp.where(ended, x, 0.0).sum() / episodes for name, x in figures.items()},
     )

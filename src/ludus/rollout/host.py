@@ -16,6 +16,7 @@ from ludus.rollout.sampling import episode_noise, sampling_key
 from ludus.rollout.valid import cut_short, within
 from ludus.rollout.watched import Enough, Look, Watched
 from ludus.rows import Layout, choose_rows
+from ludus.summing import add
 from ludus.types import EpisodeStats, LudusError, Mode, Rollout, RolloutKeys, Transition, split_mask
 
 Body = Callable[[Any, Any, Any], tuple[Any, dict[str, Any]]]
@@ -30,6 +31,8 @@ class HostState(NamedTuple):
 
     obs: Any
     episode_return: np.ndarray
+    return_rest: np.ndarray
+    """What `episode_return` leaves out by being a float32."""
     episode_length: np.ndarray
 
 
@@ -51,7 +54,8 @@ def begin(algorithm: Any, env: HostEnv, policy: Any, key: jax.Array) -> Carry:
     """Start every environment from its own seed."""
     n = env.num_envs
     obs = jax.tree.map(np.array, env.reset(seeds_from(key, n)))
-    return Carry(HostState(obs, np.zeros(n, np.float32), np.zeros(n, np.int32)), algorithm.initial_memory(policy, n))
+    nothing = np.zeros(n, np.float32)
+    return Carry(HostState(obs, nothing, nothing, np.zeros(n, np.int32)), algorithm.initial_memory(policy, n))
 
 
 @partial(jax.jit, static_argnames=("mode",))
@@ -182,7 +186,8 @@ class _Sheet:
         )
         self.is_full = False
         self._returns, self._lengths = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
-        self._episode_return, self._episode_length = start.episode_return, start.episode_length
+        self._told = np.full(shape, np.nan, np.float32)
+        self._so_far = start._replace(obs=None)
         self._threshold, self._is_counting = threshold, episodes_left is not None
         self._left = np.inf if episodes_left is None else int(episodes_left)
         self._active, self._first = np.ones(n, bool), np.zeros(n, np.int32)
@@ -200,12 +205,13 @@ class _Sheet:
         if broken is not None:
             _drop_broken(steps.valid, self._first, t, broken)
         _write(steps.next_obs, t, outcome.next_obs)
-        total, length = self._episode_return + outcome.reward, self._episode_length + 1
+        total, rest = _added(self._so_far.episode_return, self._so_far.return_rest, outcome.reward)
+        length = self._so_far.episode_length + 1
         self._returns[t], self._lengths[t] = total, length
-        self._episode_return, self._episode_length = np.where(ended, 0, total), np.where(ended, 0, length)
+        self._so_far = HostState(None, *(np.where(ended, 0, x) for x in (total, rest, length)))
         if ended.any():
             self._first[ended] = t + 1
-            self._info.add(outcome.info, ended & steps.valid[t])
+            self._info.add(outcome.info, ended & steps.valid[t], self._told[t])
             self._ended(t, is_over)
         return ended
 
@@ -220,7 +226,8 @@ class _Sheet:
     def finished(self, action: Any, extras: Any) -> tuple[Transition, EpisodeStats]:
         """Return the rows and what their episodes came to."""
         steps = self.steps._replace(action=action, extras=extras)
-        stats = _episode_stats(steps, self._returns, self._lengths)._replace(info=self._info.figures())
+        stats = _episode_stats(steps, self._returns, self._lengths)
+        stats = stats._replace(told=self._told, info=self._info.figures())
         if self._threshold or self._is_counting:
             steps, cut = cut_short(steps, is_whole=bool(self._threshold))
             return steps, stats._replace(cut=cut)
@@ -229,7 +236,8 @@ class _Sheet:
 
     def state(self, obs: Any) -> HostState:
         """Return where the environments are, which show `obs` by now."""
-        gathered = self._episode_return.astype(np.float32), self._episode_length.astype(np.int32)
+        _, total, rest, length = self._so_far
+        gathered = total.astype(np.float32), rest.astype(np.float32), length.astype(np.int32)
         return HostState(jax.tree.map(np.array, obs), *gathered)
 
 
@@ -250,6 +258,12 @@ def _write(room: Any, t: int, obs: Any) -> None:
         array[t] = leaf
 
 
+def _added(total: np.ndarray, rest: np.ndarray, reward: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Add rewards to sums; one that is not finite ends the run in its own time."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return add(total, rest, reward)
+
+
 def _drop_broken(valid: np.ndarray, first: np.ndarray, t: int, broken: np.ndarray) -> None:
     """Take every row of the broken episodes out, from their first in this rollout up to now."""
     for i in np.flatnonzero(broken):
@@ -261,7 +275,7 @@ def _episode_stats(steps: Transition, returns: np.ndarray, lengths: np.ndarray) 
     over = returns[ended]
     return EpisodeStats(
         episodes=np.int32(len(over)),
-        return_sum=np.float32(over.sum()),
+        return_sum=np.float32(over.sum(dtype=np.float64)),
         return_min=np.float32(over.min(initial=np.inf)),
         return_max=np.float32(over.max(initial=-np.inf)),
         length_sum=np.float32(lengths[ended].sum()),
@@ -333,7 +347,7 @@ def _play_batch(
     `noise(t)` draws what step `t` needs to sample its actions; without it they are greedy.
     """
     n, obs = len(seeds), env.reset(seeds)
-    returns, lengths = np.zeros(n, np.float32), np.zeros(n, np.int32)
+    returns, rest, lengths = np.zeros(n, np.float32), np.zeros(n, np.float32), np.zeros(n, np.int32)
     info: dict[str, np.ndarray] = {}
     kept = np.zeros(n, bool)  # no memory is cleared on the way: each lane plays one episode
     memory, t = algorithm.initial_memory(policy, n), 0
@@ -344,7 +358,7 @@ def _play_batch(
         outcome = env.step(layout.unpack([np.array(packed)])[0])
         if outcome.broken is not None and (outcome.broken & active).any():
             return None
-        returns += np.where(active, outcome.reward, 0)
+        returns, rest = _added(returns, rest, np.where(active, outcome.reward, np.float32(0)))
         lengths += active
         obs, t = outcome.obs, t + 1
         over = active & (outcome.terminated | outcome.truncated | (t == max_steps))

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ludus.cohorts import FIGURES, Counted
 from ludus.tracking.console import Console
 from ludus.tracking.run_folder import RunFolder
 from ludus.tracking.statistics import Recent, block
 from ludus.tracking.tracker import Tracker
+from ludus.types import IS_SUCCESS
 
 ITERATION_METRICS = {
     "iteration": "iterations (one collect and one update) so far",
@@ -23,6 +25,14 @@ ITERATION_METRICS = {
     "episode_length_mean": "their mean length in steps",
     "success_rate": "share of them that succeeded: by the environment's `is_success`, else by the return that counts "
     "as solved, else all that terminated (setting `success`)",
+    "counted_episodes": "episodes that count from this iteration on: all that began before them, or with them, have "
+    "ended, so that short ones, which end first, are not overrated",
+    "counted_return_mean": "their mean return; absent if there are none",
+    "counted_length_mean": "their mean length in steps",
+    "recent_return_mean": "mean return of the latest `recent_episodes_window` episodes that count, and of others of "
+    "their iterations; absent if none counts from this one on, or there are not so many",
+    "episodes_running": "episodes still running that those to count next wait for",
+    "episodes_waiting": "episodes that ended and wait for them",
     "reward_mean": "mean reward of a step",
     "elapsed_seconds": "wall-clock time since training began",
     "steps_per_second": "environment steps per second over the chunk that this iteration belongs to, without "
@@ -91,7 +101,7 @@ class RecordOptions(NamedTuple):
 
 
 class Episodes(NamedTuple):
-    """Episodes that ended in one iteration, summed up."""
+    """Episodes that count from one iteration on, summed up."""
 
     count: int
     total: float
@@ -123,7 +133,7 @@ class Recorder:
 
     @property
     def recent_return(self) -> float | None:
-        """Mean return of the latest episodes: of as many whole iterations as it takes to have a window of them.
+        """Mean return of the latest episodes that count, of as many iterations as it takes to have a window of them.
 
         None before there are so many: the luck of a few episodes is not what a policy can do.
         """
@@ -243,40 +253,51 @@ class Recorder:
             self.steps += int(rows["steps"][i])
             self.episodes += int(rows["episodes"][i])
             self.updates += int(rows["updates"][i])
-            success_rate = self._success_rate(rows, i)
-            self._remember(rows, i, success_rate)
+            told = float(rows[f"info/{IS_SUCCESS}/last"][i]) if f"info/{IS_SUCCESS}/last" in rows else np.nan
+            ended = {name: float(rows[name][i]) for name in ("episodes", "terminations", "successes")}
+            success_rate = self._success_rate(**ended, told=told)
             episodes = _episode_figures(rows, i) | ({} if success_rate is None else {"success_rate": success_rate})
+            episodes |= self._counted(rows, i)
             journal.append({"kind": "train", **self.counts, **episodes, **figures[i], **timing})
-            self._log(journal[-1], int(rows["steps"][i]), self._success_rule(rows, i))
+            self._log(journal[-1], int(rows["steps"][i]), self._success_rule(told))
             self._warn_of_cuts(journal[-1])
         return journal
 
-    def _success_rate(self, rows: dict[str, np.ndarray], i: int) -> float | None:
-        """Return the share of an iteration's episodes that succeeded; None if there were none, or nothing tells."""
-        episodes, rule = int(rows["episodes"][i]), self._success_rule(rows, i)
-        if not episodes:
-            return None
-        if rule == "info":
-            told = rows.get("info/is_success/last")
-            return float(told[i]) if told is not None and np.isfinite(told[i]) else None
-        return int(rows["successes" if rule == "return" else "terminations"][i]) / episodes
+    def _success_rate(self, episodes: float, terminations: float, successes: float, told: float) -> float | None:
+        """Return the share of episodes that succeeded; None if there were none, or nothing tells.
 
-    def _success_rule(self, rows: dict[str, np.ndarray], i: int) -> str:
-        """Return what makes an episode of an iteration a success: `auto` is the first rule that can tell."""
+        `told` is the share by what they said themselves, NaN if none did.
+        """
+        rule = self._success_rule(told)
+        if not episodes or (rule == "info" and not np.isfinite(told)):
+            return None
+        return told if rule == "info" else (successes if rule == "return" else terminations) / episodes
+
+    def _success_rule(self, told: float) -> str:
+        """Return what makes an episode a success: `auto` is the first rule that can tell."""
         if self.options.success != "auto":
             return self.options.success
-        told = rows.get("info/is_success/last")
-        if told is not None and np.isfinite(told[i]):
+        if np.isfinite(told):
             return "info"
         return "terminated" if self.options.success_return is None else "return"
 
-    def _remember(self, rows: dict[str, np.ndarray], i: int, success_rate: float | None) -> None:
-        episodes, return_sum = int(rows["episodes"][i]), float(rows["return_sum"][i])
+    def _counted(self, rows: dict[str, np.ndarray], i: int) -> dict[str, Any]:
+        """Remember the episodes that count from an iteration on; return its figures of them."""
+        counted = dict(zip(FIGURES, rows["counted"][i].tolist(), strict=True))
+        episodes, return_sum, length_sum = int(counted["episodes"]), counted["return_sum"], counted["length_sum"]
+        figures: dict[str, Any] = {"counted_episodes": episodes}
         if episodes and np.isfinite(return_sum):
-            successes = None if success_rate is None else success_rate * episodes
-            self._recent.append(Episodes(episodes, return_sum, float(rows["length_sum"][i]), successes))
+            told = counted["told_successes"] / counted["told"] if counted["told"] else np.nan
+            rate = self._success_rate(episodes, counted["terminations"], counted["successes"], told)
+            successes = None if rate is None else rate * episodes
+            self._recent.append(Episodes(episodes, return_sum, length_sum, successes))
             while sum(part.count for part in self._recent[1:]) >= self.options.window:
                 del self._recent[0]
+            figures["counted_return_mean"] = return_sum / episodes
+            figures["counted_length_mean"] = length_sum / episodes
+            if (recent := self.recent_return) is not None:
+                figures["recent_return_mean"] = recent
+        return figures | {f"episodes_{name}": int(rows[name][i]) for name in ("running", "waiting")}
 
     def _warn_of_cuts(self, row: dict[str, Any]) -> None:
         """Say so, once, if episodes are cut that should be whole."""
@@ -302,7 +323,7 @@ LOGGED = ("steps", "policy_loss", "value_loss", "critic_loss", "episode_return_m
 """Figures of an iteration that the log gets."""
 COUNTED = (
     "steps", "episodes", "updates", "fault", "halt", "return_sum", "return_min", "return_max", "length_sum",
-    "terminations", "successes", *EPISODE_METRICS,
+    "terminations", "successes", *EPISODE_METRICS, *Counted._fields,
 )  # fmt: skip
 """Columns of a chunk that become totals or episode figures; all others are metrics of the algorithm."""
 

@@ -26,6 +26,8 @@ PARAMETERS = {
 WINDOWS = {"avg_reward_10": ("return", 10), "avg_reward_50": ("return", 50), "avg_length_10": ("length", 10)}
 """Means over the latest episodes; of as many whole iterations as it takes, if rows do not list their episodes."""
 LONGEST_WINDOW = 50
+COUNTED = ("counted_episodes", "counted_return_mean", "counted_length_mean")
+"""What a row says of the episodes that count from it on."""
 COUNTS = ("iteration", "steps", "episodes", "updates", "elapsed_seconds")
 """What an `evaluation` row repeats of the `train` row before it."""
 NOT_FIGURES = ("seq", "kind")
@@ -117,7 +119,7 @@ class Translator:
     def _remember(self, row: dict[str, Any], figures: dict[str, float]) -> None:
         self.last |= figures
         episodes = int(row.get("episodes", 0))
-        if row.get("kind") == "train" and "episode_return_mean" in figures:
+        if row.get("kind") == "train" and ("episode_return_mean" in figures or "counted_return_mean" in figures):
             self._recent += _ended(row, episodes - self._episodes)
             while sum(count for count, *_ in self._recent[1:]) >= LONGEST_WINDOW:
                 del self._recent[0]
@@ -137,11 +139,17 @@ class Translator:
 
 
 def _ended(row: dict[str, Any], count: int) -> list[tuple[int, float, float]]:
-    """Return number, mean return and mean length of a row's episodes: of each, if the row lists them, or of all."""
+    """Return number, mean return and mean length of a row's episodes: of each, if the row lists them, or of all.
+
+    Of those that count from it on, if it says which; the rows of earlier versions do not.
+    """
     returns, lengths = row.get("episode_returns"), row.get("episode_lengths")
     if isinstance(returns, list) and isinstance(lengths, list):
         both = zip(returns, lengths, strict=False)
         return [(1, x, length) for x, length in both if _is_number(x) and _is_number(length)]
+    if "counted_episodes" in row:
+        number, mean_return, mean_length = (row.get(name, 0.0) for name in COUNTED)
+        return [(number, mean_return, mean_length)] if number else []
     return [(count, row["episode_return_mean"], row.get("episode_length_mean", 0.0))]
 
 
