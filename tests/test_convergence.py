@@ -172,11 +172,11 @@ def test_a_rule_that_needs_a_target_is_refused_where_there_is_none():
         )
 
 
-def trainer(run_dir, **settings) -> ludus.Trainer:
+def trainer(run_dir, *, anneal=True, **settings) -> ludus.Trainer:
     rule = ConvergenceOptions("window", target_return=60, window=20, patience=5)
     algorithm = ludus.PPO(
-        batch_size=256, minibatch_size=64, epochs_per_update=4, learning_rate=1e-3, anneal_learning_rate=False
-    )  # whatever the budget
+        batch_size=256, minibatch_size=64, epochs_per_update=4, learning_rate=1e-3, anneal_learning_rate=anneal
+    )
     settings = {"convergence": rule, "eval_frequency": 0, "verbose": False, **settings}
     return ludus.Trainer(algorithm, ludus.make_env("CartPole-v1", 4), ludus.Settings(**settings), run_dir=run_dir)
 
@@ -192,12 +192,12 @@ def test_a_run_that_converged_is_evaluated_and_saved_and_says_so(tmp_path):
 
 
 def test_a_run_stops_at_the_same_iteration_however_it_was_cut(tmp_path, monkeypatch):
-    straight = trainer(tmp_path / "a").train(total_steps=200_000)
+    straight = trainer(tmp_path / "a", anneal=False).train(total_steps=200_000)
     monkeypatch.setattr("ludus.trainer.CHUNK_SECONDS", 1e-9)
-    assert trainer(None).train(total_steps=200_000).iterations == straight.iterations
+    assert trainer(None, anneal=False).train(total_steps=200_000).iterations == straight.iterations
     monkeypatch.undo()
     halfway = 256 * (straight.iterations // 2)
-    trainer(tmp_path / "b").train(total_steps=halfway)
+    trainer(tmp_path / "b", anneal=False).train(total_steps=halfway)
     resumed = ludus.Trainer.resume(tmp_path / "b", total_steps=200_000).train()
     assert (resumed.iterations, resumed.stopped_by) == (straight.iterations, "convergence")
 
