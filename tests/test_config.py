@@ -36,6 +36,7 @@ CHANGED = {
     "value_coef": 1.0,
     "max_grad_norm": 5.0,
     "value_clip_epsilon": 0.2,
+    "value_loss_scale": 1.0,
     "target_kl": 0.01,
     "batch_size": 4096,
     "minibatch_size": 128,
@@ -224,7 +225,7 @@ def test_help_gives_every_key_a_type_a_default_and_a_meaning():
     assert lines["algorithm.gamma"][1:] == ["float", "0.99", "discount", "factor"]
     assert lines["algorithm.tau"][1:3] == ["float", "0.005"]
     assert lines["algorithm.accumulation_steps"][1:3] == ["int", "1"]
-    names = {f.name for f in dataclasses.fields(config.TrainConfig)} - config.PARTS.keys()
+    names = {f.name for f in dataclasses.fields(config.TrainConfig)} - config.PARTS.keys() - {"sources"}
     names |= {f"{part}.{f.name}" for part, kind in config.PARTS.items() for f in dataclasses.fields(kind)}
     for algorithm in (ludus.PPO, ludus.SAC):
         names |= {f"algorithm.{f.name}" for f in dataclasses.fields(algorithm)} - {

@@ -2,7 +2,7 @@
 
 The dataclasses of the run, its algorithm and its network are the only place where a setting has a name, a type, a
 default and a meaning; Hydra's schemas, the help text and the error messages are made from them. The layers, from
-bottom to top: defaults, the preset of the environment and algorithm, the user's words.
+bottom to top: defaults, the preset of the environment and algorithm, the user's files (`config_files.py`) and words.
 """
 
 import ast
@@ -15,7 +15,7 @@ import operator
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from importlib.resources import as_file, files
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -28,8 +28,10 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from ludus import own_code
+from ludus.config_files import Given, Layer, OwnFiles
 from ludus.counting import Budget
-from ludus.envs.registry import WORKER_KEYS, make_env
+from ludus.envs.registry import WORKER_KEYS, as_wrappers, code_in, make_env
 from ludus.learning.registry import ALGORITHMS
 from ludus.learning.registry import build as build_algorithm
 from ludus.networks.actor_critic import NETWORKS
@@ -71,6 +73,8 @@ class TrainConfig(Settings):
     """New folder for everything the run writes; null: runs/ENV-ALGORITHM-seedSEED-TIME."""
     algorithm: Any = field(default=MISSING, metadata={"configurable": False})
     """The chosen algorithm's name and settings, its network's among them."""
+    sources: list[str] = field(default_factory=list, metadata={"configurable": False})
+    """The user's files that some of it came from."""
 
 
 class Parts(NamedTuple):
@@ -99,24 +103,32 @@ class Setting(NamedTuple):
         return " or ".join(map(_type_name, args)) if isinstance(self.type, UnionType) else _type_name(self.type)
 
 
-def compose(overrides: Sequence[str]) -> TrainConfig:
-    """Lay the user's `key=value` words over preset and defaults; LudusError for the first one that is wrong."""
-    given = {override.key_or_group: override for override in map(_parse_single, overrides)}
-    values = {key: override.value() for key, override in given.items()}
-    algorithm = _choice("algorithm", values.pop("algorithm", _default_algorithm(str(values.get("env")))))
-    network = _choice("algorithm/network", values.pop("algorithm/network", _default_network(algorithm)))
+def compose(overrides: Sequence[str], own: OwnFiles = OwnFiles()) -> TrainConfig:  # noqa: B008  frozen
+    """Lay the user's `key=value` words over files, preset and defaults; LudusError for the first that is wrong."""
+    own = replace(own, used=[])
+    parsed = {override.key_or_group: override for override in map(_parse_single, overrides)}
+    typed = {key: Given(override.value(), str(override.input_line)) for key, override in parsed.items()}
+    given = own.given() | typed
+    env = str(given["env"].value) if "env" in given else "None"
+    algorithm, below = _chosen("algorithm", own, [given], _default_algorithm(env, own))
+    preset = _preset(given.pop("preset", Given("auto", "")).value, env, algorithm, own)
+    below = own.option("preset", preset) | below
+    network, network_layer = _chosen("algorithm/network", own, [given, below], _default_network(algorithm))
+    given = below | network_layer | given
     groups = _groups(algorithm, network)
     known = {setting.key: setting for group in groups.values() for setting in group}
-    for key in values:
-        _check_key(key, known)
-    preset = _preset(values.pop("preset", "auto"), str(values.get("env")), algorithm)
-    config = _base(groups, algorithm, network, preset)
-    config.preset = preset
-    if any(values.get(name) is not None for name in ("max_episodes", "max_seconds")):
+    for key, (_, where) in given.items():
+        _check_key(key, known, where if key not in typed else "")
+    config = _base(groups, algorithm, network, None if preset in own.names("preset") else preset)
+    config.preset, config.sources = preset, own.used
+    if any(name in given and given[name].value is not None for name in ("max_episodes", "max_seconds")):
         config.total_steps = None
-    for key, value in values.items():
-        _set(config, key, value, known.get(key), str(given[key].input_line))
-    return _resolved(config)
+    for key, (value, where) in given.items():
+        _set(config, key, value, known.get(key), where)
+    made = _resolved(config)
+    if made.sources:
+        _check_code(made, typed)
+    return made
 
 
 def changes(words: Sequence[str]) -> dict[str, Any]:
@@ -223,10 +235,30 @@ def _alternatives(text: str) -> list[str]:
         raise LudusError(f"{text}: cannot be swept ({error})") from error
 
 
-def _choice(key: str, value: Any) -> str:
-    if str(value) not in CHOICES[key]:
-        raise LudusError(f"{key}={value}: must be one of {', '.join(CHOICES[key])}{nearest(str(value), CHOICES[key])}")
-    return value
+def _chosen(key: str, own: OwnFiles, layers: list[Layer], default: str) -> tuple[str, Layer]:
+    """Return which of our algorithms or networks is chosen, by name or by a user's file, and what such files say.
+
+    A file may itself choose, by its `name`: one of ours or another file.
+    """
+    given = [str(layer.pop(key).value) for layer in layers if key in layer]
+    name, said, seen = given[0] if given else default, {}, []
+    while given and name in own.names(key) and name not in seen:
+        seen.append(name)
+        layer = own.option(key, name)
+        name = str(layer.pop(key).value) if key in layer else default
+        said = layer | said
+    known = list(dict.fromkeys([*CHOICES[key], *own.names(key)]))
+    if name not in CHOICES[key]:
+        raise LudusError(f"{key}={name}: must be one of {', '.join(known)}{nearest(name, known)}")
+    return name, said
+
+
+def _check_code(config: TrainConfig, typed: Layer) -> None:
+    """Refuse code that a file names, unless it was used before; what was typed is the user's own command."""
+    typed_env, typed_wrappers = (typed[key].value if key in typed else () for key in ("env", "env_wrappers"))
+    names = code_in(config.env, as_wrappers(config.env_wrappers))
+    commanded = code_in(typed_env, as_wrappers(typed_wrappers))
+    own_code.check_saved([name for name in names if name not in commanded], ", ".join(config.sources))
 
 
 def _default_network(algorithm: str) -> str:
@@ -288,22 +320,23 @@ def _field_docs(kind: type) -> dict[str, str]:
         for above, below in itertools.pairwise(nodes):  # breadth first: neighbours in the class are neighbours here
             match above, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    text = " ".join(text.split())
                     docs[name] = (text if text[1].isupper() else text[0].lower() + text[1:]).rstrip(".")
     return docs
 
 
-def _check_key(key: str, known: dict[str, Setting]) -> None:
+def _check_key(key: str, known: dict[str, Setting], where: str = "") -> None:
     if key in known or key.startswith("env_options."):
         return
     names = [*known, *CHOICES]
     beside = [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]]
     hint = nearest(key, names) or f"; there are {', '.join(beside or names)}"
-    raise LudusError(f"{key}: no such key{hint} (ludus train --help explains all)")
+    raise LudusError(f"{where or key}: no such key{hint} (ludus train --help explains all)")
 
 
-def _preset(asked: Any, env: str, algorithm: str) -> str | None:
+def _preset(asked: Any, env: str, algorithm: str, own: OwnFiles) -> str | None:
     """Return the name of the preset to use: the one asked for, or the one that fits."""
-    known = presets()
+    known = [*presets(), *own.names("preset")]
     if asked == "auto":
         fitting = f"{_bare(env)}/{algorithm}", f"default/{algorithm}"
         return next((name for name in fitting if name in known), None)
@@ -312,9 +345,11 @@ def _preset(asked: Any, env: str, algorithm: str) -> str | None:
     return asked
 
 
-def _default_algorithm(env: str) -> str:
+def _default_algorithm(env: str, own: OwnFiles) -> str:
     """Return the algorithm for a user who names none: PPO, unless only another has a preset for the environment."""
-    tuned = [name.rpartition("/")[2] for name in presets() if name.rpartition("/")[0] == _bare(env)]
+    names = [*presets(), *own.names("preset")]
+    tuned = [name.rpartition("/")[2] for name in names if name.rpartition("/")[0] == _bare(env)]
+    tuned = [name for name in tuned if name in ALGORITHMS]
     return DEFAULT_ALGORITHM if DEFAULT_ALGORITHM in tuned or not tuned else tuned[0]
 
 

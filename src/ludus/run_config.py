@@ -59,6 +59,7 @@ def identity_of(trainer: "Trainer") -> dict[str, Any]:
         "versions": {"ludus": __version__, "jax": jax.__version__, "numpy": np.__version__},
         "devices": [str(device) for device in jax.devices()],
         "compiler_options": dict(trainer.loop.options),
+        **({"configured_by": list(trainer.configured_by)} if trainer.configured_by else {}),
     }
 
 

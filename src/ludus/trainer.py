@@ -6,7 +6,7 @@ It is the same text for both kinds of environment.
 import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,8 @@ class Trainer:
         if run_dir is not None:
             self._settle_in(RunFolder(run_dir))
         self.final_episodes = FINAL_EPISODES
+        self.configured_by: Sequence[str] = ()
+        """Files that its settings came from, for the record."""
         self._source: Any = None
         self._budget: Budget | None = None
         self._state: TrainState | None = None

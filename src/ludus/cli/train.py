@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from ludus.trainer import Trainer, TrainResult
 
 TRAIN_USAGE = """\
-usage: ludus train env=ID [key=value ...] [-m]
+usage: ludus train env=ID [key=value ...] [-m] [--config FILE] [--config-dir FOLDER] [--allow-code]
 
 Train an agent. With -m a key may hold several values; every combination is a run of its own.
+--config lays a YAML file of such keys under the words; --config-dir holds groups of your own, chosen by name like
+ours: FOLDER/algorithm/network/big.yaml by algorithm/network=big, FOLDER/preset/mine.yaml by preset=mine.
 
 examples:
   ludus train env=CartPole-v1
@@ -28,20 +30,28 @@ examples:
   ludus train env=Acrobot-v1 total_steps=2e6 algorithm.network.hidden_sizes=[64,128,256]
   ludus train env=gym:LunarLander-v3 algorithm/network=gru algorithm.network.memory_size=128
   ludus train env=CartPole-v1 -m seed=1,2,3 algorithm.gamma=0.98,0.99
+  ludus train --config my.yaml seed=3
 """
 
 
 def train(words: list[str]) -> int:
     """Train an agent, or one for each combination of a sweep."""
     from ludus.config import combinations, compose, help_text
+    from ludus.config_files import OwnFiles
 
-    flags = {word for word in words if word in ("-h", "--help", "-m", "--multirun")}
-    overrides = [word for word in words if word not in flags]
-    if flags & {"-h", "--help"}:
+    parser = Parser(prog="ludus train", add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("--config", type=Path, action="append", default=[])
+    parser.add_argument("--config-dir", type=Path)
+    add_allow_code(parser)
+    given, overrides = parser.parse_known_args(words)
+    if given.help:
         print(f"{TRAIN_USAGE}\n{help_text()}")
         return 0
-    runs = combinations(overrides) if flags else {"": overrides}
-    configs = {name: _placed(compose(words), name) for name, words in runs.items()}
+    own = OwnFiles(given.config, given.config_dir)
+    runs = combinations(overrides) if given.multirun else {"": overrides}
+    configs = {name: _placed(compose(words, own), name) for name, words in runs.items()}
     return _sweep(configs) if len(configs) > 1 else _run(*configs.values())[0]
 
 
@@ -81,8 +91,9 @@ def _trainer(config: "TrainConfig", run_dir: str | Path | None) -> tuple["Traine
 def _run(config: "TrainConfig") -> tuple[int, "TrainResult"]:
     """Train once; return the exit code and what was reached."""
     trainer, budget = _trainer(config, config.run_dir or _new_folder(config))
-    if config.preset:
-        trainer.record.console.say(f"preset {config.preset}")
+    trainer.configured_by = config.sources
+    if made_of := [*([f"preset {config.preset}"] if config.preset else []), *config.sources]:
+        trainer.record.console.say(" · ".join(made_of))
     with contextlib.closing(trainer.env):
         result = trainer.train(**budget)
     print(result, flush=True)
