@@ -30,6 +30,7 @@ class Console:
                 _append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
         if not self.verbose:
             return
+        self._last_line = time.monotonic()
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
