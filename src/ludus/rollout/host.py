@@ -52,7 +52,7 @@ def seeds_from(key: jax.Array, count: int, start: int = 0) -> list[int]:
 
 def begin(algorithm: Any, env: HostEnv, policy: Any, key: jax.Array) -> Carry:
     """Start every environment from its own seed."""
-    n = env.num_envs
+    n, env.needs_restart = env.num_envs, False
     obs = jax.tree.map(np.array, env.reset(seeds_from(key, n)))
     nothing = np.zeros(n, np.float32)
     return Carry(HostState(obs, nothing, nothing, np.zeros(n, np.int32)), algorithm.initial_memory(policy, n))
@@ -412,9 +412,15 @@ class Repeat:
 
     def __call__(self, context: Any, state: Any, n: int) -> tuple[Any, dict[str, np.ndarray]]:
         """Run once: the new state, and an array of one row for each name."""
-        began = time.perf_counter()
-        state, row = self.body(self.plan, context, state)
-        row = jax.device_get(row)  # waits for the update
+        began, env = time.perf_counter(), self.plan.env
+        try:
+            state, row = self.body(self.plan, context, state)
+            row = jax.device_get(row)  # waits for the update
+        except BaseException:
+            env.needs_restart = True
+            raise
+        # Where the iteration has not happened, the environments have gone on all the same: not where the state says.
+        env.needs_restart = env.needs_restart or bool(row["fault"])
         rollout = sum(x for name, x in row.items() if name.startswith("seconds/"))
         row["seconds/update"] = time.perf_counter() - began - rollout
         return state, jax.tree.map(lambda x: np.asarray([x]), row)
