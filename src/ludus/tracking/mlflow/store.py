@@ -165,6 +165,16 @@ class Store:
         with self.asking():
             self.client.log_artifacts(run, str(folder), place)
 
+    def upload_figure(self, run: str, figure: Any, file: str) -> None:
+        """Keep a figure of Matplotlib's or Plotly's with a run, as a file of that name."""
+        with self.asking():
+            self.client.log_figure(run, figure, file)
+
+    def upload_text(self, run: str, text: str, file: str) -> None:
+        """Keep a text with a run, as a file of that name."""
+        with self.asking():
+            self.client.log_text(run, text, file)
+
     def download(self, address: str, folder: Path) -> Path:
         """Fetch a file."""
         from mlflow.artifacts import download_artifacts
