@@ -1,8 +1,11 @@
 """Every row of docs/en/doors.md names something that is there."""
 
 import importlib
+import pkgutil
 import re
 from pathlib import Path
+
+import pytest
 
 from ludus.config import help_text
 from ludus.learning import ppo
@@ -17,18 +20,30 @@ def table(title: str) -> list[list[list[str]]]:
     return [[re.findall(r"`([^`]+)`", cell) for cell in row.split("|")[1:-1]] for row in rows.splitlines()]
 
 
-def found(path: str) -> object:
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+NAMES = """PPOTrainer PPOAgent CartPoleWrapper MLflowLogger PPONetwork ActorNetwork CriticNetwork update_step
+evaluate_action get_entropy PPOClip OnPolicyTrainer Buffer TrajectoryBuffer RolloutBuffer"""
+SOURCES = """src/training src/agent src/environment scripts/training/train.py sac_trainer.py sac_factory.py
+pipeline/training.py pipeline/inference.py networks.py buffers.py ppo_agent.py trainers.py utils.py"""
 
 
+@pytest.mark.requirement("S1.2", "S3.1")
 def test_every_name_can_be_imported():
     rows = table("theirs")
-    doors = {"PPOTrainer", "PPOAgent", "CartPoleWrapper", "MLflowLogger", "PPOClip", "OnPolicyTrainer"}
-    assert doors <= {row[0][0].rpartition(".")[2] for row in rows}
+    assert {path.rpartition(".")[2] for row in rows for path in row[0]} == set(NAMES.split())
     for row in rows:
         for path in (path for cell in row for path in cell):
-            assert callable(found(path)), path
+            assert callable(pkgutil.resolve_name(path)), path
+
+
+@pytest.mark.requirement("S2.23", "S3.1")
+def test_every_source_file_of_the_documents_has_a_home():
+    rows = table("source there")
+    assert [name for row in rows for name in row[0]] == SOURCES.split()
+    for _, modules in rows:
+        named = [name for name in modules if name.startswith("ludus.")]
+        assert named, modules
+        for name in named:
+            importlib.import_module(name)
 
 
 def test_every_key_is_one():
