@@ -8,7 +8,6 @@
 Behind it is `ludus.Agent` with `ludus.PPO`, whose value loss is the plain squared error here.
 """
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from ludus.tracking.founding_names import founding_names
 from ludus.types import LudusError
 
 MINIBATCH_SIZE = 64
-"""Where it is not given; or what divides the batch and is nearest to it."""
+"""Where it is not given; or the whole batch, if that is smaller."""
 
 
 class PPOAgent:
@@ -53,7 +52,7 @@ class PPOAgent:
     ):
         """Build the networks; defaults are those of the trainer's table. The learning rate is never annealed.
 
-        `minibatch_size` is 64, or follows a `batch_size` that 64 does not divide.
+        `minibatch_size` is 64, or follows a `batch_size` that is smaller.
         """
         for name, value in (("observation_dim", observation_dim), ("action_dim", action_dim)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
@@ -83,7 +82,10 @@ class PPOAgent:
             raise LudusError(f"{unknown[0]}: is no setting, nor one of the hyperparameters {names}")
         settings = self.hyperparameters | changes
         if settings["minibatch_size"] is None:
-            settings["minibatch_size"] = _minibatch_size(settings["batch_size"])
+            batch_size = settings["batch_size"]
+            settings["minibatch_size"] = (
+                min(MINIBATCH_SIZE, batch_size) if isinstance(batch_size, int) else MINIBATCH_SIZE
+            )
         fixed = {"normalize_observations": self.normalize_observations, "anneal_learning_rate": False}
         return PPO(**settings, **fixed, value_loss_scale=1.0)
 
@@ -170,10 +172,3 @@ def _gradient_step(algorithm: PPO, state: PPOState, part: Samples) -> tuple[Any,
     part = part._replace(obs=normalize(state.observations, part.obs))
     new, terms = algorithm.gradient_step(state.network, 1.0, learner, part)
     return new.parameters, new.optimizer, terms
-
-
-def _minibatch_size(batch_size: Any) -> int:
-    """Return the divisor of a batch that is nearest to the default; of no batch at all, for which there is an error."""
-    is_batch = isinstance(batch_size, int | np.integer) and batch_size > 0
-    divisors = [size for size in range(1, batch_size + 1) if batch_size % size == 0] if is_batch else [MINIBATCH_SIZE]
-    return min(divisors, key=lambda size: abs(math.log(size / MINIBATCH_SIZE)))

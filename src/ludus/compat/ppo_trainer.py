@@ -7,7 +7,6 @@
 Behind them are `ludus.Trainer` and `ludus.make_env`.
 """
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +25,6 @@ from ludus.compat.ppo_network import ActorNetwork, CriticNetwork, PPONetwork, ev
 from ludus.convergence import ConvergenceOptions
 from ludus.envs.registry import make_env
 from ludus.learning.algorithm import as_arrays
-from ludus.learning.ppo import PPO
 from ludus.seeding import stream
 from ludus.settings import Settings
 from ludus.tracking.run_folder import read_journal
@@ -116,8 +114,10 @@ class PPOTrainer:
         played = env.batch(num_envs, max_steps_per_episode)
         algorithm = agent.algorithm_with(**hyperparameters)
         agent.agent.meet(played.observation_space, played.action_space, played.id)
+        if collect == "episodes":  # room for the longest one
+            algorithm = replace(algorithm, batch_size=num_envs * played.max_episode_steps)
         self.trainer = Trainer(
-            _with_room(algorithm, played) if collect == "episodes" else algorithm,
+            algorithm,
             played,
             Settings(
                 seed=agent.agent.seed if seed is None else seed,
@@ -215,10 +215,3 @@ class PPOTrainer:
 
     def _say(self, text: str) -> None:
         self.trainer.record.console.say(text)
-
-
-def _with_room(algorithm: PPO, env: Any) -> PPO:
-    """Return the algorithm with a batch that holds the longest episode in each environment, in whole minibatches."""
-    size = algorithm.minibatch_size
-    unit = size // math.gcd(size, env.num_envs)
-    return replace(algorithm, batch_size=-(-env.max_episode_steps // unit) * unit * env.num_envs)
