@@ -56,6 +56,7 @@ def trainer(case: str, run_dir: Path | None, **more: Any) -> ludus.Trainer:
     name, env_options, options = CASES[case]
     env = ludus.make_env(name, num_envs=4, **env_options)
     settings = {"seed": 3, "eval_frequency": 3, "eval_episodes": 2, "checkpoint": OFTEN, "verbose": False}
+    settings["record_behaviour"] = False
     made = ludus.Trainer(algorithm(case), env, ludus.Settings(**{**settings, **options, **more}), run_dir=run_dir)
     made.final_episodes = 0
     return made

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -56,6 +57,10 @@ def default_device() -> jax.Device:
         raise LudusError(f"JAX has no device to run on: {reason} (see the variable JAX_PLATFORMS)") from error
 
 
+ASIDE = "ludus-aside"
+"""The name of a thread for whose programs nobody waits: what it compiles takes none of the run's time."""
+
+
 class CompileClock:
     """Tells how long JAX has been compiling since it was last asked."""
 
@@ -70,7 +75,7 @@ class CompileClock:
         return seconds
 
     def _heard(self, event: str, duration_secs: float, **_: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
+        if event == "/jax/core/compile/backend_compile_duration" and threading.current_thread().name != ASIDE:
             self.total += duration_secs
             self._seconds += duration_secs
 

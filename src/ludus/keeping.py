@@ -79,9 +79,17 @@ class Marks:
 class Keeper:
     """Saves one run. Before it is given the run's folder it saves nothing."""
 
-    def __init__(self, options: CheckpointOptions, num_checkpoints: int, say: Callable[[str], None]):
-        """Nothing is written yet."""
-        self.options, self.num_checkpoints, self.say = options, num_checkpoints, say
+    def __init__(
+        self,
+        options: CheckpointOptions,
+        num_checkpoints: int,
+        say: Callable[[str], None],
+        counts: Callable[[], dict[str, int]] = dict,
+    ):
+        """Nothing is written yet; `counts` tells the totals of the run as they are when it is called."""
+        self.options, self.num_checkpoints, self.say, self._counts = options, num_checkpoints, say, counts
+        self.kept_at: dict[str, dict[str, int]] = {}
+        """The totals when a policy was last saved, by its name."""
         self.marks = Marks()
         self.checkpoints: Checkpoints | None = None
         self.folder: Path | None = None
@@ -162,6 +170,7 @@ class Keeper:
     def _keep_policy(self, name: str, policy: Policy) -> None:
         assert self.folder is not None
         path = self.folder / POLICIES / f"{name}.safetensors"
+        self.kept_at[name] = self._counts()
         self.write(lambda: save_policy(policy, path))
 
     def is_due(self, iterations: int, steps: int, seconds: float) -> bool:

@@ -54,6 +54,8 @@ class Settings:
     iterations 1, 2, 4, ... have them too); 0: none are computed."""
     video_frequency: int = 0
     """Iterations between films of the policy at play, which another process makes; 0: none."""
+    record_behaviour: bool = True
+    """Record an episode, with its signals, of each policy that a run keeps, when it is over: the report shows them."""
     checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
     """When the whole state is saved."""
     tracking: TrackingOptions = field(default_factory=TrackingOptions)

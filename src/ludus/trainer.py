@@ -33,6 +33,7 @@ from ludus.policy import FINAL, Policy, save_policy
 from ludus.progress import record_of, take_up
 from ludus.run_config import config_of, identity_of
 from ludus.settings import Settings
+from ludus.showing import Showing
 from ludus.tracking.console import duration
 from ludus.tracking.records import Recorder, RecordOptions
 from ludus.tracking.run_folder import RunFolder
@@ -106,8 +107,9 @@ class Trainer:
         )
         self.record = Recorder(settings.verbose, options)
         say = self.record.console.say
-        self.keeper = Keeper(settings.checkpoint, settings.num_checkpoints, say)
+        self.keeper = Keeper(settings.checkpoint, settings.num_checkpoints, say, lambda: self.record.counts)
         self.films = FilmProcess(settings.video_frequency, say)
+        self.showing = Showing(settings.record_behaviour, say)
         self.judge = Judge(
             settings, convergence, self.record, self.keeper,
             policy=lambda: self.policy, evaluate=self.evaluate, is_single=env.num_envs == 1,
@@ -237,7 +239,7 @@ class Trainer:
             finally:
                 self.record.console.stop()
             self.films.wait = is_over = interrupt.requested is None
-            self._finish("finished" if is_over else "interrupted", stopped_by)
+            self._finish("finished" if is_over else "interrupted", stopped_by, interrupt)
         return self._result(stopped_by, evaluation)
 
     def _begin(self, context: Context, budget: Budget) -> None:
@@ -277,6 +279,7 @@ class Trainer:
                 self._save()
             self.keeper.settle(wait=False)
             self.films.if_due(self)
+            self.showing.prepare(self)
             gap = self.judge.until_next(budget, self.loop.steps_per_iteration)
             length = min(length, gap, self.films.until_next(record.iterations))
             self._last_policy = copied(self.algorithm.policy(self.state.learner))
@@ -344,7 +347,7 @@ class Trainer:
             run_dir=record.folder.path if record.folder else None,
         )
 
-    def _finish(self, status: str, reason: str) -> None:
+    def _finish(self, status: str, reason: str, interrupt: Interrupt | None = None) -> None:
         """Save the policy, if there is one and a place for it, and write down how the run ended."""
         try:
             try:
@@ -354,6 +357,8 @@ class Trainer:
         except LudusError as error:
             self.record.end("failed", str(error))
             raise
+        if status == "finished" and interrupt is not None:
+            self.showing.record(self, lambda: interrupt.requested is not None)
         convergence = self.judge.convergence
         facts = {"converged": convergence.is_converged, "best_avg_reward": convergence.best_avg_reward}
         self.record.end(status, reason, **facts)

@@ -61,7 +61,7 @@ def verify_resume(run: str | Path, iterations: int = 3) -> Comparison:
         straight, resumed = Path(scratch, "straight"), Path(scratch, "resumed")
         options = CheckpointOptions(every_iterations=iterations, every_minutes=0, keep_last=10, on_error="stop")
         settings = {"checkpoint": options, "tracking": TrackingOptions(tensorboard=False), "num_checkpoints": 0}
-        settings["video_frequency"] = 0
+        settings["video_frequency"], settings["record_behaviour"] = 0, False
         trainer, _ = rebuilt(Trainer, run, config, run_dir=straight, instead=OWN_CODE, verbose=False, **settings)
         trainer.final_episodes = 0
         per_iteration = trainer.env.num_envs * trainer.algorithm.rollout_length(trainer.env.num_envs)

@@ -7,6 +7,7 @@ Both modules have the same names:
     collect(algorithm, env, policy, carry, keys, num_steps, ...)      -> carry, Rollout, EpisodeStats
     play(algorithm, env, policy, key, episodes, max_steps)            -> returns, lengths, info of episodes
     watch(look, parts, memory, env, key, index, most, enough)         -> one of these episodes, with all its steps
+    IS_PURE                                                           -> whether a thread may do so beside training
     compile_update(update, options, donate)                           -> update, compiled if it runs on its own
     repeat(body, plan, capacity, options)                             -> a loop that runs `body` many times
 """

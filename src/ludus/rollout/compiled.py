@@ -199,6 +199,8 @@ def play(
     return played.episode_return, played.episode_length, _info_figures(played)
 
 
+IS_PURE = True
+"""Whether an episode that another thread plays can disturb nothing."""
 WATCHED_STEPS = 512
 """Steps of a watched episode that one program makes: in between, time can be looked at."""
 

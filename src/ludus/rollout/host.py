@@ -369,6 +369,10 @@ def _play_batch(
     return returns, lengths, info
 
 
+IS_PURE = False
+"""Whether an episode that another thread plays can disturb nothing: who knows what environments share."""
+
+
 def watch(
     look: Look, parts: Any, memory: Any, env: HostEnv, key: jax.Array, index: int, most: int, enough: Enough
 ) -> Watched:
