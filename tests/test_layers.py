@@ -35,7 +35,7 @@ ALLOWED = {
     "track": {"publish", "report", "tracking", "files", "types"},
     "publish": {"export", "keeping", "policy", "promotion", "tracking", "types"},
     "promotion": {"envs", "evaluation", "policy", "types"},
-    "checkpoint": {"files", "types"},
+    "checkpoint": {"files", "retention", "types"},
     "snapshot": {"checkpoint", "envs", "replay", "types"},
     "keeping": {"checkpoint", "files", "policy", "snapshot", "types"},
     "settings": {"convergence", "keeping", "tracking", "types"},

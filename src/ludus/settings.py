@@ -50,8 +50,7 @@ class Settings:
     loguru: bool = False
     """Tell Loguru's sinks besides, as often as there are blocks."""
     health_frequency: int = 10
-    """Iterations between rows with norms by layer and histograms of gradients and actions (before the first of them,
-    iterations 1, 2, 4, ... have them too); 0: none are computed."""
+    """Iterations between rows with norms by layer and histograms; rows 1, 2, 4, ... before the first too; 0: none."""
     video_frequency: int = 0
     """Iterations between films of the policy at play, which another process makes; 0: none."""
     record_behaviour: bool = True
