@@ -192,6 +192,8 @@ MUTANTS = [
     Mutant("the variance is taken for the deviation", "learning/normalize.py",
            "return jnp.sqrt(stats.variance + 1e-8)", "return stats.variance + 1e-8", NORMALIZE),
     Mutant("the clip is wider than it says", "learning/normalize.py", "CLIP = 10.0", "CLIP = 20.0", (*NORMALIZE, *PPO)),
+    Mutant("returns that were all equal are a measure", "learning/normalize.py",
+           "(old.count == 0) | (standard_deviation(new) > 2.0 * standard_deviation(old))", "old.count == 0", PPO),
     Mutant("an empty statistic counts as one sample", "learning/normalize.py",
            "jnp.ones(shape), jnp.zeros(())", "jnp.ones(shape), jnp.ones(())", NORMALIZE),
     # Minibatches

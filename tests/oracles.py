@@ -260,7 +260,8 @@ class PPOReference:
         self.target, self.returns = self.advantage + raw_value, None
         if old is not None:
             self.returns = old.after(self.target[self.valid])
-            used = old if old.count else self.returns  # the first rollout is measured by its own statistics
+            # A rollout is measured by the statistics before it, if there are any and they are not dwarfed by it.
+            used = old if old.count and self.returns.deviation <= 2 * old.deviation else self.returns
             self.target = (self.target - used.mean) / used.deviation
 
     def evaluated(self, theta: Array) -> tuple[Array, Array, Array]:

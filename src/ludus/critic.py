@@ -19,6 +19,9 @@ class Critic(Learned):
     def __call__(self, obs: Any, action: Any = None, memory: Any = None) -> Any:
         """Return the value in units of the environment's rewards; with a memory, `(value, memory)`.
 
+        A critic that was trained with `normalize_rewards` saw rewards clipped at ten deviations of the discounted
+        return: where that happens, it tells the value of the clipped ones.
+
         Args:
             obs: one observation or a batch.
             action: for SAC, an action or a batch of them as the environment takes it; the value is the lesser of what

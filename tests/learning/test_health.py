@@ -277,6 +277,16 @@ def test_a_run_shorter_than_the_frequency_has_figures_too(tmp_path):
     assert due == [1, 2, 4, 8, 10, 20, 30, 40]
 
 
+@pytest.mark.parametrize("env", ["jax:Pendulum-v1", "gym:Pendulum-v1"])
+def test_sac_learns_the_same_bits_with_and_without_figures_of_health(tmp_path, env):
+    sac = ludus.SAC(
+        learning_starts=64, batch_size=32, replay_size=1024, unroll_length=8, network=ludus.MLP((32, 32), "relu")
+    )
+    states = [trained(tmp_path, None, env, sac, health_frequency=every)[0].state for every in (0, 1)]
+    for a, b in zip(*map(jax.tree.leaves, states), strict=True):
+        assert np.array_equal(a, b), "bit by bit"
+
+
 def test_without_health_nothing_of_it_is_compiled(tmp_path):
     texts = []
     for frequency in (0, 5):  # eight environments: no other test has compiled this loop

@@ -112,6 +112,44 @@ def test_a_scaled_reward_is_clipped_at_ten_deviations():
     assert max(errors.values()) <= 1e-5, errors
 
 
+def test_a_rare_reward_is_worth_what_it_was_clipped_to():
+    """A 1 at the end of 1,000 steps: returns deviate by sqrt(0.001), so that it counts as 10 sqrt(0.001) = 0.316."""
+    length = 1000
+    algorithm = small_ppo(
+        batch_size=4 * length, minibatch_size=4 * length, normalize_rewards=True, gamma=1, gae_lambda=1
+    )
+    state = algorithm.init(KEY, DISCRETE)
+    state = dataclasses.replace(state, parameters=jax.tree.map(jnp.zeros_like, state.parameters))  # values nothing
+    rollout = random_rollout(state, np.random.default_rng(0), length)
+    last = np.broadcast_to(np.arange(length)[:, None] == length - 1, (length, 4))
+    steps = rollout.steps._replace(reward=last.astype(np.float32), terminated=last, truncated=np.zeros_like(last))
+    after, metrics = learn(algorithm, state, rollout._replace(steps=steps))
+    deviation = np.sqrt(1e-3 - 1e-6)
+    assert after.rewards.variance == pytest.approx(deviation**2, rel=1e-4)
+    assert metrics["value_loss"] == pytest.approx(0.5 * 10**2, rel=1e-4)  # every target is 10
+
+
+def test_returns_that_differ_after_many_equal_ones_are_measured_by_themselves():
+    algorithm = small_ppo(normalize_returns=True, value_coef=0.5)
+    state, rollout = fixed_case(algorithm)
+    state = algorithm.init(KEY, DISCRETE)
+    steps = rollout.steps
+    equal = steps._replace(reward=np.full_like(steps.reward, 3.0), terminated=np.ones_like(steps.terminated))
+    for i in range(5):
+        state, metrics = learn(algorithm, state, rollout._replace(steps=equal), jax.random.key(i))
+        assert metrics["value_loss"] < 10
+    assert np.sqrt(state.returns.variance) < 1e-2, "next to nothing"
+    errors = update_errors(algorithm, state, rollout, KEY)
+    assert max(errors.values()) <= 1e-5, errors
+    _, metrics = learn(algorithm, state, rollout)
+    assert metrics["value_loss"] < 10, "normalised targets have a mean square of about 1"
+    norms = {"actor": 0.0, "critic": 0.0}
+    parts = zip(state.network.names, state.network.unravel(metrics["gradient"]), strict=True)
+    for name, part in parts:
+        norms[name.partition("_")[0]] += float(jnp.square(part).sum())
+    assert norms["actor"] > 1e-4 * norms["critic"], "the critic leaves the actor its share"
+
+
 # Ratios
 
 

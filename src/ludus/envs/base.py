@@ -79,7 +79,7 @@ def check_environment(env: Environment, id: str) -> None:
 
 
 def _check_observation(env: Environment, id: str, method: str, obs: Any) -> None:
-    """Compare shapes leaf by leaf, and bytes with bytes: only those are scaled by 1/255."""
+    """Compare shapes leaf by leaf, and bytes with bytes: only those are scaled by their bounds."""
     import jax
 
     space, what = env.observation_space, f"{id}: the observation of {method}"

@@ -154,7 +154,7 @@ class Actor(Network):
 
 
 class Critic(Network):
-    """The value of observations (PPO), in units of the environment's rewards."""
+    """The value of observations (PPO), in units of the environment's rewards (as training clipped them)."""
 
     def __init__(self, observations, normalized, inputs, memory_size, sizes, activation):
         """Build the layers."""

@@ -73,6 +73,16 @@ def location_and_scale(stats: RunningStatistics | None) -> tuple[Any, Any]:
     return (0.0, 1.0) if stats is None else (stats.mean, standard_deviation(stats))
 
 
+def measure(old: RunningStatistics, new: RunningStatistics) -> RunningStatistics:
+    """Return the statistics to measure a rollout by: the old ones, unless it more than doubles their deviation.
+
+    Then they are no measure for it, and the new ones are taken, which include it: there were none before, or all that
+    was seen was equal, and by a deviation of next to nothing any change would be huge.
+    """
+    is_unfit = (old.count == 0) | (standard_deviation(new) > 2.0 * standard_deviation(old))
+    return jax.tree.map(lambda a, b: jnp.where(is_unfit, a, b), new, old)
+
+
 def standardize(x: jax.Array, weight: jax.Array) -> jax.Array:
     """Shift and scale one minibatch to mean 0 and deviation 1 under weights that sum to one; zeros if all are equal."""
     x = x - jnp.sum(weight * x)

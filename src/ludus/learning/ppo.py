@@ -25,6 +25,7 @@ from ludus.learning.normalize import (
     empty_statistics,
     explained_variance,
     location_and_scale,
+    measure,
     normalize,
     standard_deviation,
     standardize,
@@ -174,7 +175,9 @@ class PPO:
         True, "take the learning rate linearly to zero over total_steps or max_episodes"
     )
     normalize_observations: bool = static(False, "shift and scale observations by running statistics")
-    normalize_rewards: bool = static(False, "divide rewards by the running deviation of the discounted return")
+    normalize_rewards: bool = static(
+        False, "divide rewards by the running deviation of the discounted return, then clip at ±10"
+    )
     normalize_returns: bool = static(False, "let the critic predict normalised returns")
     network: NetworkBuilder = static(MLP(), "actor and critic: mlp, gru, or your own builder")
     optimizer: optax.GradientTransformation | None = static(None, "any Optax transformation", configurable=False)
@@ -283,7 +286,10 @@ class PPO:
         return memory, restricted(policy.network.spec.action_space, module.actor(features), mask)
 
     def value(self, critic: PPOCritic, memory: Any, obs: Any, action: None = None) -> tuple[Any, jax.Array]:
-        """Return the new memory and the values of observations, in units of the environment's rewards."""
+        """Return the new memory and the values of observations, in units of the environment's rewards.
+
+        With normalised rewards, one that was clipped counts as `CLIP` deviations in it.
+        """
         module, (obs, _) = critic.network.merge(critic.parameters), split_mask(obs)
         memory, features = module.remember(memory, normalize(critic.observations, obs))
         mean, scale = location_and_scale(critic.returns)
@@ -330,7 +336,7 @@ class PPO:
         return figures | gradient_histogram(gradient) | actions
 
     def _scale_rewards(self, state: PPOState, steps: Transition) -> tuple[Any, jax.Array, jax.Array]:
-        """Detail 30: divide by the deviation of the running discounted return, this rollout counted in first."""
+        """Details 30 and 31: divide by the deviation of the running discounted return, this rollout included; clip."""
         if state.rewards is None:
             return None, state.discounted, steps.reward
         ended = steps.terminated | steps.truncated
@@ -355,9 +361,7 @@ class PPO:
         if state.returns is None:
             return Estimates(value, advantage, target, None)
         returns = update_statistics(state.returns, target, steps.valid)
-        # The first rollout has no older statistics to be measured by, so it is measured by its own.
-        is_first = state.returns.count == 0
-        mean, scale = location_and_scale(jax.tree.map(lambda a, b: jnp.where(is_first, a, b), returns, state.returns))
+        mean, scale = location_and_scale(measure(state.returns, returns))
         return Estimates(values[0], advantage, (target - mean) / scale, returns)
 
     def _epochs(self, state: PPOState, samples: Samples, key: jax.Array, annealing: Any) -> tuple[Learner, Any]:

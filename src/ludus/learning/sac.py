@@ -277,9 +277,10 @@ class SAC:
         gradient = jax.tree.map(jnp.zeros_like, state.learner.parameters)
         learner, totals, gradient = jax.lax.fori_loop(0, updates, step, (state.learner, totals, gradient))
         metrics = dict(zip(STEP_METRICS, totals / jnp.maximum(updates, 1), strict=True))
+        # The last gradient is looked at here, so that the loop is the same program whether or not its health is too.
         fault = first_fault(
             loss=(metrics["critic_loss"], metrics["policy_loss"]),
-            gradient=metrics["gradient_norm"],
+            gradient=(metrics["gradient_norm"], gradient),
             parameter=(learner, observations),
         )
         fault = jnp.where(data_fault > 0, data_fault, fault)

@@ -191,14 +191,14 @@ class _Sheet:
         self._threshold, self._is_counting = threshold, episodes_left is not None
         self._left = np.inf if episodes_left is None else int(episodes_left)
         self._active, self._first = np.ones(n, bool), np.zeros(n, np.int32)
-        self._info, self._may_break = InfoMeans(), False
+        self._info = InfoMeans()
 
     def add(self, t: int, outcome: HostStep) -> np.ndarray:
         """Write down what followed the action; return where an episode ended."""
         steps, broken = self.steps, outcome.broken
         is_over = ended = outcome.terminated | outcome.truncated
         if broken is not None:
-            self._may_break, ended, is_over = True, ended | broken, ended & ~broken
+            ended, is_over = ended | broken, ended & ~broken
         steps.reward[t], steps.terminated[t] = outcome.reward, outcome.terminated
         steps.truncated[t] = outcome.truncated if broken is None else outcome.truncated | broken
         steps.valid[t] = within(self._active, is_over, self._left) if self._is_counting else self._active
@@ -231,8 +231,9 @@ class _Sheet:
         if self._threshold or self._is_counting:
             steps, cut = cut_short(steps, is_whole=bool(self._threshold))
             return steps, stats._replace(cut=cut)
-        # Whether there is a mask never changes from rollout to rollout: the update would be compiled anew.
-        return (steps if self._may_break else steps._replace(valid=None)), stats
+        # Without a fault there is no mask, though a worker may have one: the update is the program that it is without
+        # workers, to the last bit. The first fault, which is rare and slow anyway, compiles another.
+        return (steps._replace(valid=None) if steps.valid.all() else steps), stats
 
     def state(self, obs: Any) -> HostState:
         """Return where the environments are, which show `obs` by now."""
