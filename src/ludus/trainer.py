@@ -195,10 +195,11 @@ class Trainer:
         max_seconds: float | None = None,
         callback: Callable[[dict[str, Any]], Any] | None = None,
     ) -> TrainResult:
-        """Train until a budget is spent: the first iteration that reaches `total_steps` or `max_episodes` is the last.
+        """Train until a budget is spent.
 
-        Counts go on from call to call; a run that convergence ended is judged anew. A resumed run without a budget goes
-        on to the one it had. SIGINT (Ctrl-C), SIGTERM and SIGUSR1 end the run after the current chunk, with everything
+        The iteration that reaches `total_steps` is the last, and whole; the one that reaches `max_episodes` is cut
+        there. Counts go on from call to call; a run that convergence ended is judged anew. A resumed run without a
+        budget goes on to the one it had. SIGINT (Ctrl-C), SIGTERM and SIGUSR1 end the run after the current chunk, with everything
         saved.
 
         `callback(metrics)` is called after every iteration, or after every episode with `record_episodes`, and ends

@@ -100,8 +100,8 @@ def test_a_policy_takes_a_mask_by_hand_and_obeys_it(masked):
 
 
 @pytest.mark.parametrize("case", ["masked choice", "masked multi-discrete"])
-@pytest.mark.parametrize("whole_episodes", [False, True], ids=["steps", "episodes"])
-def test_learning_sees_the_masks_that_acting_saw(case, whole_episodes):
+@pytest.mark.parametrize("threshold", [0, 1], ids=["steps", "episodes"])
+def test_learning_sees_the_masks_that_acting_saw(case, threshold):
     ppo = ludus.PPO(batch_size=64, minibatch_size=64, epochs_per_update=1, network=ludus.MLP(hidden_sizes=(8,)))
     env = VectorEnv(zoo.make(case, "jax"), 4, case)
     state = ppo.init(stream(0, "init"), Spec(env.observation_space, env.action_space, 4))
@@ -109,7 +109,7 @@ def test_learning_sees_the_masks_that_acting_saw(case, whole_episodes):
     policy = ppo.policy(state)
     start = compiled.begin(as_arrays(ppo), env, policy, keys.begin)
     rollout = jax.jit(compiled.collect, static_argnums=(1, 5, 6))(
-        as_arrays(ppo), env, policy, start, keys, 16, whole_episodes
+        as_arrays(ppo), env, policy, start, keys, 16, threshold
     )[1]
     after, metrics = jax.jit(lambda s, r: ppo.update(s, r, stream(2, "update")))(state, rollout)
     assert metrics["fault"] == 0
