@@ -1,12 +1,15 @@
 """Observations of every space as vectors, and images through convolutions, against float64."""
 
+import re
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ludus.networks.actor_critic import GRU, MLP
-from ludus.networks.encoder import Encoder, NatureCNN, is_image
+from ludus.networks.encoder import Encoder, NatureCNN, convolve, is_image
 from ludus.networks.network import network_for
 from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, unflatten
 from ludus.types import Spec
@@ -73,7 +76,7 @@ def test_a_plain_vector_costs_nothing():
 # Images
 
 
-def convolve(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, stride: int) -> np.ndarray:
+def filtered(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, stride: int) -> np.ndarray:
     side = kernel.shape[0]
     windows = np.lib.stride_tricks.sliding_window_view(x, (side, side), axis=(1, 2))[:, ::stride, ::stride]
     return np.maximum(np.einsum("nhwcij,ijco->nhwo", windows, kernel) + bias, 0)
@@ -83,7 +86,7 @@ def nature(cnn: NatureCNN, pixels: np.ndarray, low: float = 0, width: float = 25
     """The network of Mnih et al. in float64, for pixels `[n, height, width, channels]`."""
     x = (pixels.astype(np.float64) - low) / width
     for layer, stride in zip(cnn.convolutions, (4, 2, 1), strict=True):
-        x = convolve(x, np.asarray(layer.kernel[...], np.float64), np.asarray(layer.bias[...], np.float64), stride)
+        x = filtered(x, np.asarray(layer.kernel[...], np.float64), np.asarray(layer.bias[...], np.float64), stride)
     kernel, bias = np.asarray(cnn.dense.kernel[...], np.float64), np.asarray(cnn.dense.bias[...], np.float64)
     return np.maximum(x.reshape(len(x), -1) @ kernel + bias, 0)
 
@@ -117,6 +120,41 @@ def test_bounds_may_differ_from_pixel_to_pixel():
     encoder = Encoder(Box.from_arrays(np.zeros(IMAGE.shape), high, "uint8"), generator())
     pixels = RNG.integers(high + 1, size=(3, *IMAGE.shape), dtype=np.uint8)
     np.testing.assert_allclose(encoder(pixels), nature(encoder.parts[0], pixels, 0, high), rtol=1e-4, atol=1e-4)
+
+
+def plain(images, kernel, stride):
+    layout = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(images, kernel, (stride, stride), "VALID", dimension_numbers=layout)
+
+
+@pytest.mark.parametrize(("side", "stride"), [(8, 4), (4, 2), (3, 1), (3, 2)])
+def test_gradients_of_a_convolution_are_those_that_jax_derives(side, stride):
+    images, kernel = RNG.normal(size=(3, 21, 18, 5)), RNG.normal(size=(side, side, 5, 7))  # strides leave an edge over
+    slope = RNG.normal(size=jax.eval_shape(lambda *x: plain(*x, stride), images, kernel).shape)
+    images, kernel, slope = (jnp.asarray(x, jnp.float32) for x in (images, kernel, slope))
+    derived, ours = (jax.vjp(partial(f, stride=stride), images, kernel) for f in (plain, convolve))
+    np.testing.assert_array_equal(ours[0], derived[0])
+    for got, expected in zip(ours[1](slope), derived[1](slope), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="other devices choose their own order of axes")
+@pytest.mark.parametrize("shape", [(84, 84, 4), (3, 64, 64)], ids=["channels last", "channels first"])
+def test_in_a_loop_every_convolution_has_the_order_of_axes_that_a_cpu_is_quick_with(shape):
+    network = network_for(MLP((5,)), Spec(Box(0.0, 255.0, shape, "uint8"), Discrete(2), 1))
+
+    def step(parameters, images):
+        def loss(parameters):
+            module = network.merge(parameters)
+            return module.critic(module.remember((), images)[1]).sum()
+
+        return tuple(p - 0.1 * d for p, d in zip(parameters, jax.grad(loss)(parameters), strict=True)), ()
+
+    batches = jnp.zeros((3, 4, *shape), jnp.uint8)
+    looped = jax.jit(lambda parameters, batches: jax.lax.scan(step, parameters, batches)[0])
+    program = looped.lower(network.initialize(jax.random.key(0)), batches).compile().as_text()
+    orders = re.findall(r" convolution\(.*dim_labels=([^, ]+)", program)
+    assert len(orders) == 8 and set(orders) == {"b01f_01io->b01f"}  # 3 forwards, 3 kernels', 2 images' gradients
 
 
 def test_channels_may_come_first():

@@ -1,6 +1,7 @@
 """Observations of any space made into vectors: what every network starts with."""
 
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -49,6 +50,59 @@ class Vector(nnx.Module):
         return as_vector(self.space, obs, self.scaling)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def convolve(images: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    """Slide filters `[side, side, inputs, outputs]` over images `[n, height, width, inputs]`, without padding.
+
+    A convolution whose axes come in this order is quick on a CPU. For any other order XLA has to turn them round first,
+    which it does only outside of loops: the gradients that JAX derives have other orders, and in the loop over
+    minibatches they took twenty times as long. So a CPU is given them with the axes turned already. It is the same
+    arithmetic, for all shapes; other devices find their own order.
+    """
+    return _filtered(images, kernel, (stride, stride))
+
+
+def _filtered(images: jax.Array, kernel: jax.Array, strides: tuple[int, int], **options: Any) -> jax.Array:
+    options = {"padding": "VALID", "dimension_numbers": ("NHWC", "HWIO", "NHWC")} | options
+    return jax.lax.conv_general_dilated(images, kernel, strides, **options)
+
+
+def _convolve_forward(images: jax.Array, kernel: jax.Array, stride: int) -> tuple[jax.Array, Any]:
+    return convolve(images, kernel, stride), (images, kernel)
+
+
+def _convolve_backward(stride: int, saved: Any, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def derived(images: jax.Array, kernel: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.vjp(lambda *x: _filtered(*x, (stride, stride)), images, kernel)[1](slope)
+
+    return jax.lax.platform_dependent(*saved, slope, cpu=partial(_turned_gradients, stride), default=derived)
+
+
+def _turned_gradients(
+    stride: int, images: jax.Array, kernel: jax.Array, slope: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Gradients by images and kernel, as convolutions in the order of axes that `convolve` has."""
+    side, used = kernel.shape[0], [stride * (n - 1) + kernel.shape[0] for n in slope.shape[1:3]]
+    unused = [n - m for n, m in zip(images.shape[1:3], used, strict=True)]  # what the stride leaves at the far edges
+    by_images = _filtered(
+        slope,
+        kernel[::-1, ::-1].swapaxes(2, 3),  # [side, side, inputs, outputs] -> [side, side, outputs, inputs]
+        (1, 1),
+        padding=[(side - 1, side - 1 + n) for n in unused],
+        lhs_dilation=(stride, stride),
+    )
+    by_kernel = _filtered(
+        images[:, : used[0], : used[1]].transpose(3, 1, 2, 0),  # [n, height, width, inputs] -> [inputs, ..., n]
+        slope.transpose(1, 2, 0, 3),  # [n, height, width, outputs] -> [height, width, n, outputs]
+        (1, 1),
+        rhs_dilation=(stride, stride),
+    )
+    return by_images, by_kernel.transpose(1, 2, 0, 3)  # [inputs, side, side, outputs] -> [side, side, inputs, outputs]
+
+
+convolve.defvjp(_convolve_forward, _convolve_backward)
+
+
 class Convolution(nnx.Module):
     """Square filters over images `[n, height, width, channels]`, without padding; orthogonal with gain sqrt(2)."""
 
@@ -62,12 +116,7 @@ class Convolution(nnx.Module):
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Return the filtered images."""
-        strides = (self.stride, self.stride)
-        layout = ("NHWC", "HWIO", "NHWC")
-        return (
-            jax.lax.conv_general_dilated(images, self.kernel[...], strides, "VALID", dimension_numbers=layout)
-            + self.bias[...]
-        )
+        return convolve(images, self.kernel[...], self.stride) + self.bias[...]
 
 
 class NatureCNN(nnx.Module):

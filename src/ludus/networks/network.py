@@ -25,6 +25,7 @@ class Network:
         self.graph, parameters, self.rest = self._split(stream(0, "structure"))
         leaves, self.treedef = jax.tree.flatten(parameters)
         self.shapes = [np.shape(leaf) for leaf in leaves]
+        self.has_filters = any(len(shape) > 2 for shape in self.shapes)
         self.size = sum(int(np.prod(shape)) for shape in self.shapes)
         self.offsets = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
         paths = jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(parameters))[0]
