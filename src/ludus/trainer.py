@@ -199,8 +199,8 @@ class Trainer:
 
         The iteration that reaches `total_steps` is the last, and whole; the one that reaches `max_episodes` is cut
         there. Counts go on from call to call; a run that convergence ended is judged anew. A resumed run without a
-        budget goes on to the one it had. SIGINT (Ctrl-C), SIGTERM and SIGUSR1 end the run after the current chunk, with everything
-        saved.
+        budget goes on to the one it had. SIGINT (Ctrl-C), SIGTERM and SIGUSR1 end the run after the current chunk, with
+        everything saved.
 
         `callback(metrics)` is called after every iteration, or after every episode with `record_episodes`, and ends
         the run by returning False. `metrics` has `episode`, `iteration`, `step_metrics` (the journal's figures, and
