@@ -223,6 +223,9 @@ def _when(run: Path, name: str) -> tuple[int | None, int | None]:
         journal, config = _journal(run, (run / JOURNAL).stat().st_mtime_ns), read_config(run)
     except (OSError, LudusError):
         return None, None
+    if name == "best_pi_ckpt" and isinstance(best := read_identity(run).get("best"), dict):
+        rows = (row for row in journal if row.get("kind") == "train" and row.get("steps") == best.get("steps"))
+        return _counts(next(rows, {}))
     if name == "best_eval_pi_ckpt":
         evaluations = [row for row in journal if isinstance(row.get("eval_return_mean"), int | float)]
         return _counts(max(evaluations, key=lambda row: row["eval_return_mean"], default={}))

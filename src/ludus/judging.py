@@ -10,7 +10,7 @@ from ludus.convergence import CHECK_EVERY, Convergence
 from ludus.counting import Budget
 from ludus.evaluation import Evaluation
 from ludus.interrupt import Interrupt
-from ludus.keeping import BEST_EVERY, Keeper
+from ludus.keeping import BEST_EVERY, SIGN, Keeper
 from ludus.loop import FINAL_EPISODES
 from ludus.policy import Policy
 from ludus.settings import Settings
@@ -45,9 +45,11 @@ class Judge:
 
     @property
     def score(self) -> float | None:
-        """What checkpoints are compared by, as it is now."""
+        """What checkpoints are compared by, as it is now: the higher the better."""
+        options = self.settings.checkpoint
         default = "eval_return_mean" if self.settings.eval_frequency else "recent_return_mean"
-        return self.record.latest.get(self.settings.checkpoint.best_by or default)
+        value = self.record.latest.get(options.best_by or default)
+        return None if value is None else SIGN[options.best_mode if options.best_by else "max"] * value
 
     def begin(self, callback: Callback | None, is_resumed: bool) -> None:
         """Judge one call to `train`. Where the rule has ended the run before, who trains on wants it judged anew."""
@@ -107,6 +109,8 @@ class Judge:
             interrupt.at_once = False
         self.record.evaluated(evaluation)  # a row is written whole, and once
         self.keeper.keep_if_best("evaluation", evaluation.summary()["mean_return"], self._policy)
+        if self._is_best_by("evaluation"):
+            self.keeper.keep_if_best("figure", self.score, self._policy)
         return evaluation
 
     def evaluated_finally(self, interrupt: Interrupt, episodes: int) -> Evaluation | None:
@@ -158,6 +162,13 @@ class Judge:
 
     def _keep_if_best(self) -> None:
         self.keeper.keep_if_best("return", self.record.recent_return, self._policy)
+        if self._is_best_by("train"):
+            self.keeper.keep_if_best("figure", self.score, self._policy)
+
+    def _is_best_by(self, kind: str) -> bool:
+        """Whether the best is judged by a figure of this kind of row: the policy is then as it was for that row."""
+        by = self.settings.checkpoint.best_by
+        return by is not None and by.startswith("eval_") == (kind == "evaluation")
 
     def _is_to_evaluate(self) -> bool:
         every, record = self.settings.eval_frequency, self.record

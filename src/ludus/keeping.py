@@ -20,10 +20,14 @@ OnError = Literal["continue", "stop"]
 POLICIES = Path("policies")
 EVERY = ("every_iterations", "every_steps", "every_minutes", "best_every")
 KEPT = ("keep_last", "keep_best", "keep_every", "keep_bytes")
+SIGN = {"max": 1.0, "min": -1.0}
+"""What makes the best of a figure the highest."""
 BEST_EVERY = 10
 """Iterations between two looks at the recent return, where nothing is evaluated meanwhile."""
-BEST = {"return": "best_return_pi_ckpt", "evaluation": "best_eval_pi_ckpt"}
-"""Names of the policies that were best by the mean return of recent episodes, and by an evaluation."""
+BEST = {"figure": "best_pi_ckpt", "return": "best_return_pi_ckpt", "evaluation": "best_eval_pi_ckpt"}
+"""Names of the policies that were best by `best_by`, by the mean return of recent episodes, and by an evaluation."""
+Kind = Literal["figure", "return", "evaluation"]
+BestMode = Literal["max", "min"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class CheckpointOptions:
     """Keep the policy whose recent return is the best, every so many iterations; 0: with evaluations, else every 10."""
     best_by: str | None = None
     """The journal's figure that best means; null: eval_return_mean, or recent_return_mean without evaluations."""
+    best_mode: str = "max"
+    """Whether the highest (max) or the lowest (min) of `best_by` is the best."""
     on_error: str = "continue"
     """What follows if one cannot be written: continue (and try again) or stop."""
 
@@ -57,8 +63,10 @@ class CheckpointOptions:
             value, low = getattr(self, name), int(name == "keep_last")
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < 2**53:
                 raise LudusError(f"checkpoint.{name}={value}: must be a number of at least {low}")
-        if self.on_error not in get_args(OnError):
-            raise LudusError(f"checkpoint.on_error={self.on_error}: must be one of {', '.join(get_args(OnError))}")
+        for name, kind in (("on_error", OnError), ("best_mode", BestMode)):
+            if getattr(self, name) not in get_args(kind):
+                names = ", ".join(get_args(kind))
+                raise LudusError(f"checkpoint.{name}={getattr(self, name)}: must be one of {names}")
 
 
 @dataclass
@@ -74,6 +82,10 @@ class Marks:
     best_return: float | None = None
     best_evaluation: float | None = None
     best_score: float | None = None
+    """Of the checkpoints so far; like the next, the higher the better."""
+    best_figure: float | None = None
+    """By `best_by`, if that is set, of the policies so far."""
+    best_figure_steps: int = 0
 
 
 class Keeper:
@@ -138,13 +150,23 @@ class Keeper:
         is_time = by_evaluation or (every and iterations % every == 0)
         return bool(is_time and iterations and self.marks.judged_at != iterations)
 
-    def keep_if_best(self, kind: Literal["return", "evaluation"], value: float | None, policy: Callable) -> None:
+    def keep_if_best(self, kind: Kind, value: float | None, policy: Callable) -> None:
         """Save the policy if it is better than any before by this kind of figure; what is not finite says nothing."""
         best = getattr(self.marks, f"best_{kind}")
         if value is not None and math.isfinite(value) and (best is None or value > best):
             setattr(self.marks, f"best_{kind}", value)
+            if kind == "figure":
+                self.marks.best_figure_steps = self._counts().get("steps", 0)
             if self.checkpoints is not None:
                 self._keep_policy(BEST[kind], policy())
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """What the policy that is best by `best_by` came to, and when; None unless that is set and there is one."""
+        by, mode, value = self.options.best_by, self.options.best_mode, self.marks.best_figure
+        if by is None or value is None:
+            return None
+        return {"by": by, "mode": mode, "value": SIGN[mode] * value, "steps": self.marks.best_figure_steps}
 
     def keep_unjudged(self, policy: Callable) -> None:
         """Save the policy as the best, which the first that is judged will replace."""

@@ -15,6 +15,8 @@ from ludus.types import LudusError
 FORMAT = "ludus-policy-1"
 FINAL = Path("policies") / "final_actor.safetensors"
 BEST = Path("policies") / "best_return_pi_ckpt.safetensors"
+BEST_BY = Path("policies") / "best_pi_ckpt.safetensors"
+"""The best policy where `checkpoint.best_by` says by what."""
 
 
 class Policy(Learned):

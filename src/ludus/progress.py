@@ -29,6 +29,7 @@ def record_of(trainer: "Trainer", folder: RunFolder) -> dict[str, Any]:
         "marks": asdict(trainer.keeper.marks),
         "convergence": trainer.judge.convergence.snapshot(),
         "score": trainer.judge.score,
+        "best_by": _best_by(trainer),
         "run": folder.identity["id"],
         "meaning": meaning_of(trainer),
         "scaling": trainer.loop.spec.scaling,
@@ -37,12 +38,20 @@ def record_of(trainer: "Trainer", folder: RunFolder) -> dict[str, Any]:
     }
 
 
+def _best_by(trainer: "Trainer") -> list[str | None]:
+    """Return by which figure the best is judged, and how."""
+    options = trainer.settings.checkpoint
+    return [options.best_by, options.best_mode]
+
+
 def take_up(trainer: "Trainer", record: dict[str, Any]) -> None:
     """Bring everything that counts in a trainer to where a record says the run was."""
     trainer.record.restore(record)
     trainer.judge.restore(record.get("convergence"))
     keeper = trainer.keeper
     keeper.marks = Marks(**record["marks"])
+    if record.get("best_by", _best_by(trainer)) != _best_by(trainer):  # what was best by another figure says nothing
+        keeper.marks.best_score = keeper.marks.best_figure = None
     keeper.ordinal = record["ordinal"]
     keeper.written = {name: (count, cycle) for name, (count, cycle) in record["written"].items()}
     keeper.last = {

@@ -30,7 +30,8 @@ DIGEST, GATE = "ludus.policy_sha256", "ludus.gate"
 
 def publish(sender: Sender, progress: Callable[[], None]) -> str | None:
     """Send the policy of a finished run as a model, and register it if the run converged; return what to tell."""
-    final, best = sender.run / FINAL, sender.run / POLICIES / f"{BEST['evaluation']}.safetensors"
+    kind = "figure" if (sender.config.get("checkpoint") or {}).get("best_by") else "evaluation"
+    final, best = sender.run / FINAL, sender.run / POLICIES / f"{BEST[kind]}.safetensors"
     if sender.identity.get("status") != "finished" or not final.is_file():
         return None
     progress()

@@ -362,6 +362,8 @@ class Trainer:
             self.showing.record(self, lambda: interrupt.requested is not None)
         convergence = self.judge.convergence
         facts = {"converged": convergence.is_converged, "best_avg_reward": convergence.best_avg_reward}
+        if (best := self.keeper.best) is not None:
+            facts["best"] = best
         self.record.end(status, reason, **facts)
 
     def _save_learned(self) -> None:

@@ -94,13 +94,14 @@ def export(words: list[str]) -> int:
     from ludus.critic import FINAL as CRITIC
     from ludus.critic import load_critic
     from ludus.export import export_policy
-    from ludus.policy import BEST, FINAL, load_policy
+    from ludus.policy import BEST, BEST_BY, FINAL, load_policy
     from ludus.run_config import environment_in
     from ludus.tracking.run_folder import read_config
 
     run = given.run or newest_run()
     config = read_config(run)
-    file = run / {"final": FINAL, "best": BEST}.get(given.policy, Path("policies") / given.policy)
+    best = BEST_BY if (config.get("checkpoint") or {}).get("best_by") else BEST
+    file = run / {"final": FINAL, "best": best}.get(given.policy, Path("policies") / given.policy)
     policy = load_policy(file)
     critic = load_critic(run) if given.policy == "final" and (run / CRITIC).exists() else None
     try:

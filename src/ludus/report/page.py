@@ -116,6 +116,7 @@ def run_facts(story: Story) -> list[tuple[str, str, str | None]]:
             score and f"95% interval [{number(score.low)}, {number(score.high)}], {score.episodes} episodes",
         ),
         ("best evaluation", "none" if best is None else number(best[1]), best and f"at {best[0]:,.0f} steps"),
+        *([] if (judged := story.best_by) is None else [_best_by(judged)]),
         ("target", "unknown" if story.target is None else number(story.target), None),
         ("steps", _count(story.total("steps")), f"{_count(story.total('episodes'))} episodes"),
         (
@@ -127,6 +128,12 @@ def run_facts(story: Story) -> list[tuple[str, str, str | None]]:
         ("resumed", *_resumes(story)),
         ("device", _devices(story), _versions(story)),
     ]
+
+
+def _best_by(best: dict[str, Any]) -> tuple[str, str, str]:
+    """Return what the best policy came to by the figure that it was judged by."""
+    which = {"max": "the highest", "min": "the lowest"}[best["mode"]]
+    return f"best by {best['by']}", number(best["value"]), f"{which}, at {best['steps']:,} steps"
 
 
 def _facts(story: Story) -> str:

@@ -67,6 +67,7 @@ def training_summary(story: Story) -> dict[str, Any]:
         "target_return": story.target,
         "score": None if score is None else score._asdict(),
         "best_evaluation": None if best is None else {"steps": best[0], "mean_return": best[1]},
+        "best": story.best_by,
         "best_avg_reward": run.identity.get("best_avg_reward"),
         "total_episodes": story.total("episodes"),
         "total_steps": story.total("steps"),

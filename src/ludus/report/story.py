@@ -165,6 +165,14 @@ class Story:
         at = int(np.argmax(made["mean"]))
         return float(made["steps"][at]), float(made["mean"][at])
 
+    @property
+    def best_by(self) -> dict[str, Any] | None:
+        """What the best policy came to by the figure that the run was told to judge by; None if there is none."""
+        best = self.run.identity.get("best")
+        if not isinstance(best, dict) or not isinstance(best.get("by"), str) or best.get("mode") not in ("max", "min"):
+            return None
+        return best if all(isinstance(best.get(name), int | float) for name in ("value", "steps")) else None
+
     def total(self, name: str) -> float | None:
         """Return the largest latest value of a count over both kinds of rows."""
         latest = [value for table in (self.train, self.evaluation) if (value := table.last(name)) is not None]
