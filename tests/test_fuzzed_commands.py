@@ -35,7 +35,7 @@ def test_no_command_and_no_damaged_run_folder_gives_a_traceback(part, small_run,
     monkeypatch.setattr(Trainer, "train", refuse)
     monkeypatch.setattr(ludus.verify, "_try_iteration", refuse)
     monkeypatch.setattr(ludus.export, "export_policy", refuse)
-    short = lambda policy, env, episodes, seed: evaluate(policy, env, min(episodes, 1), seed)  # noqa: E731
+    short = lambda policy, env, episodes, *rest, **more: evaluate(policy, env, min(episodes, 1), *rest, **more)  # noqa: E731
     monkeypatch.setattr(ludus.evaluation, "evaluate", short)
     failures, codes = [], set()
     for number in range(part * COUNT // 3, (part + 1) * COUNT // 3):

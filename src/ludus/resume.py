@@ -113,7 +113,7 @@ def learned_at(
 def untrained(run: str | Path) -> Policy:
     """Return the policy that a run began with."""
     config = read_config(run)
-    instead = "the policy that the run began with cannot be made again; film the others without --grid"
+    instead = "films of it are made in Python, by ludus.filming.film_episode"
     trainer, _ = rebuilt(Trainer, Path(run), config, instead=instead, verbose=False)
     with contextlib.closing(trainer.env):
         learner = trainer.algorithm.init(stream(trainer.settings.seed, "init"), trainer.loop.spec)

@@ -135,6 +135,7 @@ def test_time_limits_truncate():
         ("CartPole-v1", {"gravity": [1]}, "env_options.gravity=[1]: must be a finite number"),
         (3, {}, "env=3: must be an id"),
         ("Taxi-v9", {}, "env=Taxi-v9: no such environment"),
+        ("my_walk", {}, "env=my_walk: no such environment; a name of your own is known where ludus.register_env"),
         ("CartPole", {}, "env=CartPole: names no version; did you mean CartPole-v1?"),
         ("gym:MountainCarContinuous", {}, "names no version; did you mean MountainCarContinuous-v0?"),
     ],

@@ -363,6 +363,8 @@ def _make_by_id(id: str, options: dict[str, Any], registered: Any) -> gymnasium.
     except gymnasium.error.Error as error:
         close = difflib.get_close_matches(id.rpartition(":")[2], known_ids(), 3)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        if not close and re.search(r"-v\d+$", id) is None:
+            hint = "; a name of your own is known where ludus.register_env was called, in Python"
         raise LudusError(f"env={id}: no such environment{hint}") from error
     except Exception as error:  # whatever the environment's own code raises
         if options and isinstance(error, TypeError | ValueError | AssertionError):
