@@ -16,9 +16,11 @@ import ludus
 from learned_cases import NAMED, learned
 from ludus.networks.actor_critic import ActionHead
 from ludus.networks.encoder import NatureCNN
+from ludus.networks.layers import settled
 from ludus.policy import FINAL, save_policy
 from ludus.resume import policy_at
 from ludus.spaces import Box, Discrete
+from ludus.types import Spec
 
 OBS = np.random.default_rng(0).uniform(-2, 2, (32, 3)).astype(np.float32)
 
@@ -179,6 +181,15 @@ def test_a_policy_that_was_saved_before_bounds_counted_acts_as_it_did(old_file, 
 def test_where_scaling_means_what_it_meant_an_old_file_is_like_a_new_one():
     for file in ("ppo_policy.safetensors", "sac_policy.safetensors", "run-1"):
         assert ludus.load_policy(Path(__file__).parent / "golden" / file).spec.scaling == "bounds"
+
+
+def test_a_space_that_a_file_only_claims_costs_no_memory():
+    huge = (2**40,)
+    for space in (Box(0, 1, huge, "uint8"), Box(0, 255, huge, "uint8"), Box(-1, 1, huge), Box(-1, np.inf, huge)):
+        assert settled(Spec(space, Discrete(2), 1, "bytes")).scaling == (
+            "bytes" if space.high == 1 and space.low == 0 else "bounds"
+        )
+        assert settled(Spec(Discrete(2), space, 1, "bytes")).scaling == "bounds"
 
 
 def test_a_scaling_that_there_is_not_is_refused(old_file, tmp_path):

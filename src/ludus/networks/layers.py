@@ -131,10 +131,9 @@ def byte_scale(space: Box, scaling: Scaling = "bounds") -> tuple[np.ndarray, np.
     """Lower bound and width of a box of bytes, which map it onto 0 .. 1: one number each, or arrays of its shape."""
     if scaling == "bytes":
         return np.array(0, np.float32), np.array(255, np.float32)
-    low, high = (np.clip(bound, 0, 255) for bound in space.bounds)
-    width = np.where(high > low, high - low, np.float32(1))
-    is_even = not np.ptp(low) and not np.ptp(width)
-    return (low.ravel()[0].reshape(()), width.ravel()[0].reshape(())) if is_even else (low, width)
+    low, high = (np.clip(np.asarray(bound, np.float32), 0, 255) for bound in (space.low, space.high))
+    low, width = np.broadcast_arrays(low, np.where(high > low, high - low, np.float32(1)))
+    return (low.reshape(space.shape), width.reshape(space.shape)) if low.ndim else (low, width)
 
 
 def as_vector(space: Leaf, obs: jax.Array, scaling: Scaling = "bounds") -> jax.Array:
@@ -167,15 +166,19 @@ def action_scale(space: Box, scaling: Scaling = "bounds") -> tuple[np.ndarray, n
 
 def settled(spec: Spec) -> Spec:
     """Return a spec that was saved, with today's scaling if it means the same for its spaces."""
-    bytes_ = [leaf for _, leaf in leaves(spec.observation_space) if isinstance(leaf, Box) and leaf.dtype == "uint8"]
-    boxes = [leaf for _, leaf in leaves(spec.action_space) if isinstance(leaf, Box)]
-    is_same = all(
-        np.array_equal(np.broadcast_to(now, leaf.shape), np.broadcast_to(then, leaf.shape))
-        for scale, found in ((byte_scale, bytes_), (action_scale, boxes))
-        for leaf in found
-        for now, then in zip(scale(leaf), scale(leaf, spec.scaling), strict=True)
-    )
-    return replace(spec, scaling="bounds") if is_same else spec
+
+    def is_same(scale: Callable, leaf: Box) -> bool:
+        return all(map(np.array_equal, scale(leaf), scale(leaf, spec.scaling)))
+
+    seen = [leaf for _, leaf in leaves(spec.observation_space) if isinstance(leaf, Box) and leaf.dtype == "uint8"]
+    # Where all entries of a box have the same bounds, nothing changed: no array is made of a size that a file claims.
+    acted = [leaf for _, leaf in leaves(spec.action_space) if isinstance(leaf, Box) and _is_uneven(leaf)]
+    unchanged = all(is_same(byte_scale, leaf) for leaf in seen) and all(is_same(action_scale, leaf) for leaf in acted)
+    return replace(spec, scaling="bounds") if unchanged else spec
+
+
+def _is_uneven(space: Box) -> bool:
+    return isinstance(space.low, tuple) or isinstance(space.high, tuple)
 
 
 def to_environment(space: Space, sample: Any, scaling: Scaling = "bounds") -> Any:
