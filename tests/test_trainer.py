@@ -310,7 +310,8 @@ def test_a_signal_leaves_cleanly_with_what_was_learnt(number, name, tmp_path):
 @pytest.mark.requirement("S2.3")
 @pytest.mark.requirement("S4.18")
 def test_a_run_folder_holds_configuration_identity_journal_and_policy(tmp_path):
-    make_trainer(run_dir=tmp_path / "run", eval_frequency=2, eval_episodes=3).train(total_steps=256)
+    options = {"eval_frequency": 2, "eval_episodes": 3, "health_frequency": 0}
+    make_trainer(run_dir=tmp_path / "run", **options).train(total_steps=256)
     config = read_config(tmp_path / "run")
     assert config["env"] == "jax:CartPole-v1", "the backend that was chosen is written out"
     assert config["algorithm"]["learning_rate"] == 1e-3
@@ -352,7 +353,7 @@ def test_every_journal_figure_is_documented(tmp_path):
     from ludus.learning.ppo import METRICS
     from ludus.tracking.records import EVALUATION_METRICS, ITERATION_METRICS
 
-    make_trainer(run_dir=tmp_path / "run").train(total_steps=256)
+    make_trainer(run_dir=tmp_path / "run", health_frequency=0, recent_episodes_window=1).train(total_steps=256)
     train, evaluation = read_journal(tmp_path / "run")[-2:]
     counts = {"iteration", "steps", "episodes", "updates", "elapsed_seconds"}
     assert train.keys() == {"seq", "kind"} | ITERATION_METRICS.keys() | METRICS.keys()
