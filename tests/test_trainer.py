@@ -97,7 +97,10 @@ def test_an_episode_that_a_rollout_cuts_is_not_reported(tmp_path, capsys):
 def test_rollouts_may_hold_whole_trajectories_until_there_are_enough_steps(env, tmp_path):
     env = ludus.make_env(env, 2, max_episode_steps=30)
     ppo = ludus.PPO(batch_size=100, minibatch_size=32, epochs_per_update=2)
-    result = make_trainer(env, ppo=ppo, collect="trajectories", run_dir=tmp_path / "run").train(total_steps=300)
+    options = {"collect": "trajectories", "checkpoint": ludus.CheckpointOptions(every_iterations=1)}
+    trainer = make_trainer(env, ppo=ppo, run_dir=tmp_path / "run", **options)
+    trainer.final_episodes = 0
+    result = trainer.train(total_steps=300)
     rows = [row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]
     steps, episodes = (np.diff([0, *(row[name] for row in rows)]) for name in ("steps", "episodes"))
     assert (steps >= 100).all() and (steps <= 2 * (50 + 29)).all()
@@ -106,6 +109,10 @@ def test_rollouts_may_hold_whole_trajectories_until_there_are_enough_steps(env, 
         assert row["episodes_cut"] == 0
     assert np.diff([0, *(row["updates"] for row in rows)]).tolist() == [2 * -(-made // 32) for made in steps]
     assert result.steps == rows[-1]["steps"]
+    resumed = ludus.Trainer.resume(tmp_path / "run", rows[0]["steps"], verbose=False)
+    resumed.final_episodes = 0
+    resumed.train()
+    assert without_clock(read_journal(tmp_path / "run")) == without_clock(rows), "bit by bit the same"
 
 
 def test_whole_trajectories_need_a_longest_episode_and_an_algorithm_that_learns_from_them():
