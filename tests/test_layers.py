@@ -24,6 +24,7 @@ ALLOWED = {
     "counting": {"types"},
     "interrupt": set(),
     "compilation": {"types"},
+    "autotuning": {"files", "types"},
     "envs": {"envs", *SHARED},
     "recording": {"envs", *SHARED},
     "rollout": {"rollout", "envs", "compilation", *SHARED},

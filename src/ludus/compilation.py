@@ -1,15 +1,17 @@
 """How programs are compiled: the options of each kind of device, and the cache that makes a second start quick."""
 
+import contextlib
 import hashlib
 import os
 import platform
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from ludus.types import LudusError
 
@@ -105,6 +107,21 @@ def enable_compilation_cache() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@contextlib.contextmanager
+def cache_in(folder: Path) -> Generator[None]:
+    """Keep compiled programs in another folder meanwhile, and take none from elsewhere."""
+    name = "jax_compilation_cache_dir"
+    before = jax.config.values[name]
+    jax.config.update(name, str(folder))
+    compilation_cache.reset_cache()
+    jax.clear_caches()
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+        compilation_cache.reset_cache()
 
 
 def _processor() -> str:

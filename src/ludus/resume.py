@@ -1,7 +1,8 @@
 """Going on with a run: from a run folder to a trainer that is where the run was.
 
-How exactly it goes on is a level that is printed: **exact** (the same numbers, bit by bit, as if nothing had happened)
-or **episode** (host environments that cannot be brought back start new episodes; all else is exact).
+How exactly it goes on is a level that is printed: **exact** (the same numbers, bit by bit, as if nothing had happened),
+**rounding** (on a GPU, where it is not known that this process computes with the same kernels) or **episode** (host
+environments that cannot be brought back start new episodes).
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ludus import progress
+from ludus import autotuning, progress
 from ludus.checkpoint import Checkpoint, Checkpoints, Shape
 from ludus.compilation import Options
 from ludus.counting import Budget
@@ -230,10 +231,15 @@ class Source:
         except OSError as error:
             raise LudusError(f"{self.run}: cannot be written ({error.strerror})") from error
         folder.cut(record["journal_rows"], record["journal_bytes"])
+        on_gpu = jax.default_backend() == "gpu"
+        if self.level == "exact" and on_gpu and not autotuning.is_known(folder.identity.get("autotuning")):
+            self.level = "rounding"
         history = [*folder.identity.get("resumed", []), {"steps": self.step, "level": self.level}]
         folder.write_identity(resumed=history)
         exactly = {
             "exact": "every number will be as if nothing had happened",
+            "rounding": "this process may have chosen other GPU kernels than the one before, so last bits may differ "
+            "(ludus resume lets it read the run's choices)",
             "episode": "the environments cannot be brought back to where they were, so running episodes start anew",
         }[self.level]
         if (now := made_with(trainer)) != record["made_with"]:

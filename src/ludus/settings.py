@@ -61,6 +61,8 @@ class Settings:
     """Where the run is shown besides its folder."""
     convergence: ConvergenceOptions = field(default_factory=ConvergenceOptions)
     """What ends the run before its budget is spent."""
+    deterministic: bool = False
+    """On a GPU: the same numbers from the seed alone, in any process, at two thirds of the speed or less."""
     verbose: bool = True
     """Show progress."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ludus import autotuning
 from ludus.callback import Callback
 from ludus.compilation import compile_clock, default_device, enable_compilation_cache
 from ludus.convergence import Convergence
@@ -255,7 +256,10 @@ class Trainer:
                 self._source.go_on(self)
                 self._source = None
             record.begin(config_of(self, budget), identity_of(self))
+            if not autotuning.is_measuring():
+                self._note_kernels()  # whoever begins again after a kill reads the same
             self._state = self._state or self._ready(context)
+            self._note_kernels()
         except BaseException as error:
             record.console.stop()
             with contextlib.suppress(LudusError):
@@ -317,6 +321,7 @@ class Trainer:
         if folder is None or record.iterations == self.keeper.last["iteration"]:
             return
         trouble = folder.trouble
+        self._note_kernels()
 
         def journal_first() -> None:
             if trouble:
@@ -326,6 +331,15 @@ class Trainer:
         # Where every rollout starts its episodes anew, it does not matter where the environments are.
         env = self.loop.runner.snapshot(self.env) if self.settings.collect == "steps" else {}
         self.keeper.save(self.state, env, record_of(self, folder), journal_first)
+
+    def _note_kernels(self) -> None:
+        """Write down with which GPU kernels this process computes, as far as it has compiled by now."""
+        folder = self.record.folder
+        if folder is None or self.device.platform != "gpu":
+            return
+        with contextlib.suppress(OSError):  # not written down, they are not known, and a resume says so
+            if (noted := autotuning.keep(folder.path)) != folder.identity.get("autotuning"):
+                folder.write_identity(autotuning=noted)
 
     def _fault_message(self, name: str) -> str:
         record = self.record
@@ -418,6 +432,10 @@ def _check_parts(algorithm: Any, env: Any, settings: Any) -> None:
         raise LudusError(f"env={env!r}: must be made by ludus.make_env")
     if not isinstance(settings, Settings):
         raise LudusError(f"settings={settings!r}: must be ludus.Settings(...)")
+    if settings.deterministic and not autotuning.is_deterministic():
+        raise LudusError(
+            f"deterministic=true: JAX runs already; set XLA_FLAGS={autotuning.DETERMINISTIC}=true before it starts"
+        )
     if jax.config.values["jax_enable_x64"]:
         raise LudusError("jax_enable_x64 is on, and ludus computes in 32 bits: switch it off (JAX_ENABLE_X64=0)")
 

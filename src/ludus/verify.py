@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ludus import files, processes
+from ludus import autotuning, files, processes
 from ludus.checkpoint import Checkpoints, as_safetensors
+from ludus.compilation import cache_in
 from ludus.counting import Budget
 from ludus.iteration import UNCOUNTED, Context, TrainState, episodes_left, learn
 from ludus.keeping import CheckpointOptions
@@ -25,7 +26,7 @@ from ludus.resume import Source, rebuilt, resume
 from ludus.rollout import runner
 from ludus.seeding import folded
 from ludus.snapshot import differences, name_of
-from ludus.tracking.run_folder import is_timing, read_config, read_journal
+from ludus.tracking.run_folder import is_timing, read_config, read_identity, read_journal
 from ludus.tracking.tracker import TrackingOptions
 from ludus.trainer import Trainer
 from ludus.types import LudusError
@@ -54,10 +55,13 @@ class Comparison:
 
 
 def verify_resume(run: str | Path, iterations: int = 3) -> Comparison:
-    """Train 2n iterations of a run's own configuration, and n with n more in a fresh process; compare everything."""
+    """Train 2n iterations of a run's own configuration, and n with n more in a fresh process; compare everything.
+
+    Neither finds anything compiled: programs that are compiled again must be the same programs.
+    """
     run = Path(run)
     config = read_config(run)
-    with tempfile.TemporaryDirectory(prefix="ludus-verify-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="ludus-verify-") as scratch, cache_in(Path(scratch, "compiled")):
         straight, resumed = Path(scratch, "straight"), Path(scratch, "resumed")
         options = CheckpointOptions(every_iterations=iterations, every_minutes=0, keep_last=10, on_error="stop")
         settings = {"checkpoint": options, "tracking": TrackingOptions(tensorboard=False), "num_checkpoints": 0}
@@ -69,7 +73,7 @@ def verify_resume(run: str | Path, iterations: int = 3) -> Comparison:
             trainer.train(total_steps=2 * iterations * per_iteration)
         shutil.copytree(straight, resumed)
         first = Checkpoints(resumed).steps()[0]
-        code = f"from ludus.verify import go_on; go_on({str(resumed)!r}, {first})"
+        code = f"from ludus.verify import go_on; go_on({str(resumed)!r}, {first}, {f'{scratch}/again'!r})"
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         with processes.start(["-c", code], accelerator=True, **pipes) as child:
             errors = child.communicate()[1]
@@ -79,12 +83,14 @@ def verify_resume(run: str | Path, iterations: int = 3) -> Comparison:
         return _compared(iterations, straight, resumed)
 
 
-def go_on(run: str, step: int) -> None:
-    """Resume a run, to its end but for the last evaluation."""
-    trainer = resume(Trainer, run, step, None, None, {"verbose": False})
-    trainer.final_episodes = 0
-    with contextlib.closing(trainer.env):
-        trainer.train()
+def go_on(run: str, step: int, cache: str | None = None) -> None:
+    """Resume a run, to its end but for the last evaluation; `cache` is where its programs are compiled to."""
+    with contextlib.nullcontext() if cache is None else cache_in(Path(cache)):
+        autotuning.go_on(Path(run), read_identity(run), read_config(run))
+        trainer = resume(Trainer, run, step, None, None, {"verbose": False})
+        trainer.final_episodes = 0
+        with contextlib.closing(trainer.env):
+            trainer.train()
 
 
 def state_of(run: str | Path) -> dict[str, np.ndarray]:

@@ -17,9 +17,15 @@ def verify_resume(words: list[str]) -> int:
     given = parser.parse_args(words)
     if given.iterations < 1:
         raise LudusError(f"--iterations={given.iterations}: must be at least 1")
+    from ludus import autotuning
+    from ludus.tracking.run_folder import read_config
+
+    run = given.run or newest_run()
+    config = read_config(run)
+    autotuning.begin(config, bool(config.get("deterministic")))
     from ludus.verify import verify_resume
 
-    comparison = verify_resume(given.run or newest_run(), given.iterations)
+    comparison = verify_resume(run, given.iterations)
     print(comparison)
     return 0 if comparison.first_difference is None else 1
 

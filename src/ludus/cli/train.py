@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,11 +68,15 @@ def resume(words: list[str]) -> int:
     add_allow_code(parser)
     parser.add_argument("--fallback", action="store_true", help="if the checkpoint is damaged, take the one before")
     given = parser.parse_intermixed_args(words)
+    from ludus import autotuning
     from ludus.config import changes
+    from ludus.tracking.run_folder import read_config, read_identity
     from ludus.trainer import Trainer
 
     run, rest = _split_run(given.words)
     values = changes(rest)
+    with contextlib.suppress(*[LudusError] * given.fallback):
+        autotuning.go_on(run, read_identity(run), read_config(run))
     trainer = Trainer.resume(run, given.start, fallback=given.fallback, **values)
     with contextlib.closing(trainer.env):
         result = trainer.train()
@@ -81,9 +85,11 @@ def resume(words: list[str]) -> int:
 
 
 def _trainer(config: "TrainConfig", run_dir: str | Path | None) -> tuple["Trainer", dict[str, Any]]:
+    from ludus import autotuning
     from ludus.config import build
     from ludus.trainer import Trainer
 
+    autotuning.begin(asdict(config), config.deterministic)
     parts = build(config)
     return Trainer(parts.algorithm, parts.env, parts.settings, run_dir=run_dir), parts.budget
 
