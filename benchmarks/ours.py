@@ -66,25 +66,14 @@ SAC = {"learning_starts": 100, "batch_size": 256, "replay_size": 20_000, "unroll
 SAC_WARMUP = 1_000
 
 
-class Trainer(ludus.Trainer):
-    """Notes when training was over; the evaluation after it, which nothing here times, may be cut short."""
-
-    final_episodes = 1
-    trained_seconds = 0.0
-
-    def evaluate(self, episodes: int = 100) -> ludus.Evaluation:
-        """Evaluate with fewer episodes."""
-        self.trained_seconds = time.perf_counter() - START
-        return super().evaluate(min(episodes, self.final_episodes))
-
-
 def steady_speed(algorithm: Any, env: Any, warmup: int, steps: int, seed: int) -> dict[str, Any]:
     """Train for `warmup` steps and then `steps` more, in one call, and return the speed of the latter."""
     from ludus.tracking.run_folder import read_journal
 
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        trainer = Trainer(algorithm, env, ludus.Settings(seed=seed, eval_frequency=0, verbose=False), run_dir=run)
+        settings = ludus.Settings(seed=seed, eval_frequency=0, eval_episodes_final=1, verbose=False)
+        trainer = ludus.Trainer(algorithm, env, settings, run_dir=run)
         # One budget for both, since the first one settles how the program is compiled.
         trainer.train(total_steps=warmup + steps)
         rows = [row for row in read_journal(run) if row["kind"] == "train"]
@@ -107,11 +96,12 @@ def run_steady(given: argparse.Namespace) -> dict[str, Any]:
 def run_gymnasium(given: argparse.Namespace) -> dict[str, Any]:
     """Train CartPole through Gymnasium once, from cold, and evaluate it."""
     env = ludus.make_env("gym:CartPole-v1", num_envs=8)
-    trainer = Trainer(ludus.PPO(**ZOO_CARTPOLE), env, ludus.Settings(seed=given.seed, eval_frequency=0, verbose=False))
-    trainer.final_episodes = 100
+    settings = ludus.Settings(seed=given.seed, eval_frequency=0, eval_episodes_final=0, verbose=False)
+    trainer = ludus.Trainer(ludus.PPO(**ZOO_CARTPOLE), env, settings)
     result = trainer.train(total_steps=given.steps)
-    mean_return = float(result.evaluation.returns.mean())
-    return {"trained_seconds": trainer.trained_seconds, "steps": result.steps, "mean_return": mean_return}
+    trained_seconds = time.perf_counter() - START
+    mean_return = float(trainer.evaluate(100).returns.mean())
+    return {"trained_seconds": trained_seconds, "steps": result.steps, "mean_return": mean_return}
 
 
 def run_sac(given: argparse.Namespace) -> dict[str, Any]:

@@ -83,7 +83,8 @@ def train(name: str, seed: int, how: str) -> ludus.Trainer:
     env = VectorEnv(SAC_PROBES[name](), 16, name)
     env = DressedEnv(env, seed) if how == "host" else env
     sac = ludus.SAC(**(SETTINGS | SPECIAL.get(name, {})))
-    trainer = ludus.Trainer(sac, env, ludus.Settings(seed=seed, eval_frequency=0, verbose=False))
+    settings = ludus.Settings(seed=seed, eval_frequency=0, eval_episodes=1, eval_episodes_final=1, verbose=False)
+    trainer = ludus.Trainer(sac, env, settings)
     result = trainer.train(total_steps=STEPS)
     assert result.stopped_by == "total_steps"  # one that a signal cut short is no trial
     return trainer

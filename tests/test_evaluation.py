@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ludus
+from dressed import DressedEnv
 from ludus.envs.probes import PROBES
 from ludus.spaces import Box, Discrete
 from ludus.types import Step
@@ -45,14 +46,31 @@ def test_episodes_depend_on_the_seed_and_their_number_alone(env):
     assert (returns != ludus.evaluate(policy, few, episodes=9, seed=6).returns).any()
 
 
-def test_an_episode_that_never_ends_is_cut(monkeypatch):
-    monkeypatch.setattr("ludus.evaluation.MAX_EPISODE_STEPS", 50)
+class Endless(PROBES["endless-chain"]):
+    max_episode_steps = None
 
-    class Endless(PROBES["endless-chain"]):
-        max_episode_steps = None
 
+@pytest.mark.parametrize("library", ["jax", "gym"])
+def test_an_episode_that_never_ends_is_cut(library):
     env = ludus.make_env(Endless(), 4)
-    assert ludus.evaluate(policy_for(env), env, episodes=3).lengths.tolist() == [50, 50, 50]
+    env = env if library == "jax" else DressedEnv(env)
+    made = ludus.evaluate(policy_for(env), env, episodes=3, max_steps=50)
+    assert made.lengths.tolist() == [50, 50, 50]
+    assert made.summary()["episodes_cut"] == 3 and "3 of them cut at 50 steps" in str(made)
+    with pytest.raises(ludus.LudusError, match="max_steps=0: must be an integer of at least 1"):
+        ludus.evaluate(policy_for(env), env, max_steps=0)
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 1000])
+def test_an_evaluation_is_the_same_whatever_the_pieces(pieces, monkeypatch):
+    env = ludus.make_env("jax:CartPole-v1", 4)
+    policy = policy_for(env)
+    whole = ludus.evaluate(policy, env, episodes=6)
+    monkeypatch.setattr("ludus.rollout.compiled.PIECE_STEPS", pieces)
+    monkeypatch.setattr("ludus.rollout.compiled.PIECE_SECONDS", 1e-6)  # the pieces stay as short as they are
+    cut = ludus.evaluate(policy, env, episodes=6)
+    np.testing.assert_array_equal(whole.returns, cut.returns)
+    np.testing.assert_array_equal(whole.lengths, cut.lengths)
 
 
 def test_a_recurrent_policy_keeps_its_memory_within_an_episode_and_loses_it_between():

@@ -45,6 +45,7 @@ ALLOWED = {
     "loop": {"compilation", "counting", "evaluation", "iteration", "learning", "rollout", "settings", *SHARED},
     "judging": {
         "callback",
+        "compilation",
         "convergence",
         "counting",
         "evaluation",
@@ -53,7 +54,9 @@ ALLOWED = {
         "policy",
         "settings",
         "tracking",
+        "types",
     },
+    "retreat": {"envs", "iteration"},
     "learned": {"files", "learning", "networks", *SHARED},
     "policy": {"learned"},
     "critic": {"learned", *SHARED},

@@ -173,7 +173,7 @@ def test_the_best_policy_is_looked_for_every_ten_iterations_or_as_often_as_wante
 
 @pytest.mark.requirement("S3.25")
 @pytest.mark.parametrize(("settings", "expected"), [
-    ({}, 1.0),  # no threshold: all that terminated
+    ({}, None),  # no threshold, and to terminate may be to fail: there is no rule
     ({"success": "terminated"}, 1.0),
     ({"success_return": 10.0}, 1.0),
     ({"success_return": 10.5}, 0.0),
@@ -198,7 +198,7 @@ def test_success_is_what_the_environment_says_if_it_does():
 
 def test_thresholds_are_gymnasiums():
     for name in ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"):
-        known = gymnasium.spec(name).reward_threshold
+        known = -200.0 if name == "Pendulum-v1" else gymnasium.spec(name).reward_threshold
         assert ludus.make_env(f"jax:{name}", 1).return_threshold == known, name
         with closing(ludus.make_env(f"gym:{name}", 1)) as env:
             assert env.return_threshold == known, name

@@ -34,16 +34,25 @@ class Callback:
         self.wants_stop = False
         self._has_failed = False
 
-    def __call__(self, rows: list[dict[str, Any]], latest: dict[str, float], evaluation: Any) -> None:
-        """Tell of journal rows, the last of them with the evaluation that followed it, if one did."""
+    def __call__(
+        self, rows: list[dict[str, Any]], latest: dict[str, float], evaluation: Any, has_ended: bool = False
+    ) -> None:
+        """Tell of journal rows, the last of them with the evaluation that followed it, if one did.
+
+        Of a run that has ended it hears to the end; of an evaluation for which there is no row left, by itself.
+        """
+        if has_ended and not rows and evaluation is not None and "iteration" in latest:
+            rows = [{name: value for name, value in latest.items() if not name.startswith("eval_")}]
         for i, row in enumerate(rows):
             summary = evaluation.summary() if evaluation is not None and i == len(rows) - 1 else None
             for metrics in _metrics(row, latest, summary):
-                if self._has_failed or self.wants_stop:
+                if self.wants_stop and not has_ended:
                     return
                 self._tell(metrics)
 
     def _tell(self, metrics: dict[str, Any]) -> None:
+        if self._has_failed:
+            return
         try:
             self.wants_stop = self.function(metrics) is False
         except Exception as error:

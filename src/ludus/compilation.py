@@ -5,6 +5,7 @@ import hashlib
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable, Generator
 from functools import lru_cache
 from pathlib import Path
@@ -13,14 +14,15 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from ludus.types import LudusError
+from ludus.types import LudusError, Watch
 
 Options = tuple[tuple[str, Any], ...]
 
 SHORT_WORK = 5e10
 """Up to so many floating-point operations, a CPU is done sooner with a program that is compiled in haste."""
 
-
+POLL_SECONDS = 0.002
+"""Whoever waits for a program under watch looks so often."""
 HAS_OLDER_GENERATORS = jax.__version_info__ < (0, 11)
 """From jax 0.11 on, XLA refuses the option that asks for its older code generators."""
 
@@ -64,28 +66,48 @@ ASIDE = "ludus-aside"
 
 
 class CompileClock:
-    """Tells how long JAX has been compiling since it was last asked."""
+    """Tells how long JAX has been tracing and compiling: by the clock on the wall, though several threads may do it."""
 
     def __init__(self) -> None:
         """Begin to listen."""
-        self.total = self._seconds = 0.0
+        self.total = 0.0
+        """All of it so far."""
+        self._lapped = 0.0
+        self._spans: list[tuple[float, float]] = []
+        self._lock = threading.Lock()
         jax.monitoring.register_event_duration_secs_listener(self._heard)
 
     def lap(self) -> float:
         """Return the seconds since the last lap."""
-        seconds, self._seconds = self._seconds, 0.0
+        seconds, self._lapped = self.total - self._lapped, self.total
         return seconds
 
     def _heard(self, event: str, duration_secs: float, **_: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration" and threading.current_thread().name != ASIDE:
-            self.total += duration_secs
-            self._seconds += duration_secs
+        if not event.startswith("/jax/core/compile/") or threading.current_thread().name == ASIDE:
+            return
+        end = time.perf_counter()
+        start = end - duration_secs
+        with self._lock:  # what overlaps, within a thread or across, counts once
+            while self._spans and self._spans[-1][1] >= start:
+                first, last = self._spans.pop()
+                start, end, self.total = min(start, first), max(end, last), self.total - (last - first)
+            self._spans.append((start, end))
+            self.total += end - start
 
 
 @lru_cache(maxsize=1)
 def compile_clock() -> CompileClock:
     """Return the clock of this process: JAX's listeners cannot be taken back, so there is one."""
     return CompileClock()
+
+
+def wait_for(array: jax.Array, watch: Watch | None, what: str, done: int = 0, total: int = 0) -> None:
+    """Wait for what a program computes; whoever watches is told meanwhile, and signals are heard."""
+    if watch is not None:
+        watch.tell(what, done, total)
+    while watch is not None and watch.expects_long and not array.is_ready():  # ty: ignore[missing-attribute]
+        watch.tell(what, done, total)
+        time.sleep(POLL_SECONDS)
 
 
 def enable_compilation_cache() -> None:

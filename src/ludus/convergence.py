@@ -92,6 +92,8 @@ class Convergence:
         """Episodes in a row after which the window's mean held the target."""
         self.is_converged = False
         """Whether the rule was fulfilled; for the plateau, with the target reached if there is one."""
+        self.has_arrived = False
+        """Whether the evaluation at the end of the run reached the target; no part of what a checkpoint remembers."""
         self._recent: deque[tuple[int, float]] = deque()
         self._evaluations: list[Sample] = []
 
@@ -132,7 +134,7 @@ class Convergence:
 
         One that does not hold the target refutes what a window says.
         """
-        rule, level = self.options.rule, self.options.confidence
+        rule = self.options.rule
         if rule == "window" and self.is_converged and self.target is not None:
             self.is_converged = sum(returns) / len(returns) >= self.target
             self.held = self.held if self.is_converged else 0
@@ -140,9 +142,8 @@ class Convergence:
             return
         sample = Sample.of(returns)
         self._evaluations.append(sample)
-        if rule == "interval" and self.target is not None:
-            margin = math.sqrt(sample.variance_of_mean) * _student_quantile(level, max(sample.size - 1, 1))
-            self.is_converged = sample.mean - margin >= self.target
+        if rule == "interval":
+            self.is_converged = self._is_surely_there(sample)
         elif rule == "plateau" and self.is_flat:
             best = max(sample.mean for sample in self._evaluations)
             self.is_converged = self.target is None or best >= self.target
@@ -152,6 +153,22 @@ class Convergence:
         self.held, self.is_converged = 0, False
         self._recent.clear()
         self._evaluations.clear()
+
+    def saw_final(self, returns: Sequence[float], is_whole: bool = True) -> None:
+        """Take in the evaluation at the end: whatever the rule, a run that reaches its target there has converged.
+
+        Rule interval must be as sure as ever, and so must every rule of an evaluation that was cut short.
+        """
+        sample = Sample.of(returns)
+        must_be_sure = self.options.rule == "interval" or not is_whole
+        if self.target is not None and sample.mean >= self.target:
+            self.has_arrived = self._is_surely_there(sample) or not must_be_sure
+
+    def _is_surely_there(self, sample: Sample) -> bool:
+        """Whether the confidence interval of a mean lies at or above the target."""
+        quantile = _student_quantile(self.options.confidence, max(sample.size - 1, 1))
+        margin = math.sqrt(sample.variance_of_mean) * quantile
+        return self.target is not None and sample.mean - margin >= self.target
 
     @property
     def is_flat(self) -> bool:

@@ -4,6 +4,7 @@ Counts are 64-bit, in two 32-bit words with the high word first: JAX has no 64-b
 switched over to them.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,8 @@ import numpy as np
 from ludus.types import LudusError
 
 UNLIMITED = 2**64 - 1
+FINAL_SHARE = 0.1
+"""The part of `max_seconds` that is kept for the evaluation at the end."""
 
 
 class Counters(NamedTuple):
@@ -38,6 +41,11 @@ class Budget(NamedTuple):
                 raise LudusError(f"{name}={value}: must be greater than 0 and less than 2**64")
         steps, episodes = (UNLIMITED if x is None else int(x) for x in (self.total_steps, self.max_episodes))
         return Counters(from_int(steps), from_int(episodes))
+
+    def training_seconds(self, is_evaluated: bool) -> float:
+        """Return how long to train: if an evaluation follows at the end, a part of `max_seconds` is kept for it."""
+        whole = math.inf if self.max_seconds is None else float(self.max_seconds)
+        return whole * (1 - FINAL_SHARE) if is_evaluated else whole
 
     def share(self, steps: int, episodes: int, seconds: float) -> float:
         """Return how much of the budget is spent, in [0, 1]."""

@@ -10,10 +10,7 @@ import numpy as np
 from ludus.policy import Policy
 from ludus.rollout import runner
 from ludus.seeding import stream
-from ludus.types import LudusError, Mode
-
-MAX_EPISODE_STEPS = 100_000
-"""An episode that never ends by itself is cut here, so that an evaluation always ends."""
+from ludus.types import MAX_EPISODE_STEPS, LudusError, Match, Mode
 
 
 @dataclass(frozen=True)
@@ -24,6 +21,10 @@ class Evaluation:
     lengths: np.ndarray
     info: dict[str, np.ndarray] = field(default_factory=dict)
     """For each number in the environment's `info`, by its journal name: one for each episode, NaN if it gave none."""
+    num_cut: int = 0
+    """How many of the episodes had not ended by themselves when they were cut."""
+    asked: int | None = None
+    """How many episodes were asked for, where time was too short for all of them."""
 
     def summary(self) -> dict[str, float]:
         """Mean, spread and extremes, under the names that the journal and the command line use."""
@@ -35,32 +36,47 @@ class Evaluation:
             "max_return": float(self.returns.max()),
             "mean_length": float(self.lengths.mean(dtype=np.float64)),
             "episodes": len(self.returns),
+            **({"episodes_cut": self.num_cut} if self.num_cut else {}),
             **{name: float(values.mean(dtype=np.float64)) for name, values in given.items() if len(values)},
         }
 
     def __str__(self) -> str:
         """One line for people."""
         s = self.summary()
+        of = f" of {self.asked}, for more there was no time" if self.asked else ""
+        cut = f", {self.num_cut} of them cut at {self.lengths.max()} steps" if self.num_cut else ""
         return (
             f"return {s['mean_return']:.2f} ± {s['std_return']:.2f} (min {s['min_return']:.2f}, "
-            f"max {s['max_return']:.2f}), length {s['mean_length']:.1f}, {s['episodes']} episodes"
+            f"max {s['max_return']:.2f}), length {s['mean_length']:.1f}, {s['episodes']} episodes{of}{cut}"
         )
 
 
-def evaluate(policy: Policy, env: Any, episodes: int = 100, seed: int = 0, *, deterministic: bool = True) -> Evaluation:
+def evaluate(
+    policy: Policy,
+    env: Any,
+    episodes: int = 100,
+    seed: int = 0,
+    *,
+    deterministic: bool = True,
+    max_steps: int = MAX_EPISODE_STEPS,
+) -> Evaluation:
     """Play episodes and return what they came to: greedy ones, or with sampled actions if not `deterministic`.
+
+    Each is cut after `max_steps`.
 
     The same policy, environment, number and seed give the same answer. Episode `i` starts alike however many
     environments run side by side; its numbers may differ in the last bits, since a batch of another size is rounded
     differently.
     """
     check_match(policy, env)
-    if not isinstance(episodes, Integral) or episodes < 1:
-        raise LudusError(f"episodes={episodes}: must be an integer of at least 1")
+    for name, value in (("episodes", episodes), ("max_steps", max_steps)):
+        if not isinstance(value, Integral) or value < 1:
+            raise LudusError(f"{name}={value}: must be an integer of at least 1")
     if not isinstance(seed, Integral) or seed < 0:
         raise LudusError(f"seed={seed}: must be an integer of at least 0")
     mode: Mode = "greedy" if deterministic else "sample"
-    return evaluate_state(policy.algorithm, policy.state, env, stream(seed, "evaluation"), episodes, mode=mode)
+    match = Match(int(episodes), int(max_steps), mode=mode)
+    return evaluate_state(policy.algorithm, policy.state, env, stream(seed, "evaluation"), match)
 
 
 def check_match(policy: Policy, env: Any) -> None:
@@ -77,14 +93,12 @@ def check_match(policy: Policy, env: Any) -> None:
             )
 
 
-def evaluate_state(
-    algorithm: Any,
-    policy: Any,
-    env: Any,
-    key: jax.Array,
-    episodes: int,
-    lanes: int | None = None,
-    mode: Mode = "greedy",
-) -> Evaluation:
-    """Evaluate a policy that is not wrapped in a `Policy` yet; `lanes` sizes the compiled program."""
-    return Evaluation(*runner(env).play(algorithm, env, policy, key, episodes, MAX_EPISODE_STEPS, lanes, mode))
+def evaluate_state(algorithm: Any, policy: Any, env: Any, key: jax.Array, match: Match) -> Evaluation:
+    """Evaluate a policy that is not wrapped in a `Policy` yet.
+
+    Where `match.watch` ends it, what is returned are the episodes of the batches that were whole by then: of those
+    that were still running, the short ones would have ended first.
+    """
+    returns, lengths, info, is_cut = runner(env).play(algorithm, env, policy, key, match)
+    asked = match.episodes if len(returns) < match.episodes else None
+    return Evaluation(returns, lengths, info, int(is_cut.sum()), asked)

@@ -15,7 +15,7 @@ from ludus.counting import Counters
 from ludus.learning.health import is_due, when
 from ludus.rollout import runner
 from ludus.seeding import folded
-from ludus.types import EpisodeStats, LudusError, Rollout
+from ludus.types import EpisodeStats, LudusError, Rollout, Watch
 
 
 class Plan(NamedTuple):
@@ -30,6 +30,8 @@ class Plan(NamedTuple):
     """Whether rows hold the return and length of every single episode."""
     counts_episodes: bool = False
     """Whether a number of episodes ends the run: the last rollout is cut where it is reached."""
+    watch: Watch | None = None
+    """Told of every step of a rollout that runs in Python; never compiled in."""
 
 
 class Context(NamedTuple):
@@ -101,8 +103,9 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
     policy = context.algorithm.policy(state.learner)
     left = episodes_left(plan.counts_episodes, context, state)
     carry, rollout, stats = runner(plan.env).collect(
-        context.algorithm, plan.env, policy, state.carry, keys["rollout"], plan.num_steps, plan.threshold, left
-    )
+        context.algorithm, plan.env, policy, state.carry, keys["rollout"], plan.num_steps, plan.threshold, left,
+        watch=plan.watch,
+    )  # fmt: skip
     update = runner(plan.env).compile_update(learn, plan.options, donate=("learner",))
     # On the host, names in `info` come and go: they may not be part of what is compiled.
     counted = stats._replace(**dict.fromkeys(UNCOUNTED, ()))

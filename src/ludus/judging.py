@@ -1,20 +1,22 @@
 """What follows from how a run does: when it is evaluated, which policy is its best, and what ends it early."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ludus.callback import Callback
+from ludus.compilation import compile_clock
 from ludus.convergence import CHECK_EVERY, Convergence
 from ludus.counting import Budget
 from ludus.evaluation import Evaluation
 from ludus.interrupt import Interrupt
 from ludus.keeping import BEST_EVERY, SIGN, Keeper
-from ludus.loop import FINAL_EPISODES
 from ludus.policy import Policy
 from ludus.settings import Settings
 from ludus.tracking.records import Recorder
+from ludus.types import Left, Watch
 
 
 class Judge:
@@ -28,7 +30,7 @@ class Judge:
         keeper: Keeper,
         *,
         policy: Callable[[], Policy],
-        evaluate: Callable[[int], Evaluation],
+        evaluate: Callable[[int, Watch | None], Evaluation],
         is_single: bool,
     ):
         """Nothing has been seen.
@@ -42,6 +44,8 @@ class Judge:
         self.confirmation: Evaluation | None = None
         """The evaluation, as long as the policy is as it was then, that had to say whether it has converged."""
         self._evaluation: Evaluation | None = None
+        self._untold: list[dict[str, Any]] = []
+        self._seconds = 0.0
 
     @property
     def score(self) -> float | None:
@@ -51,9 +55,14 @@ class Judge:
         value = self.record.latest.get(options.best_by or default)
         return None if value is None else SIGN[options.best_mode if options.best_by else "max"] * value
 
+    @property
+    def has_converged(self) -> bool:
+        """Whether the run has learnt what it was to learn: by its rule, or by the evaluation at its end."""
+        return self.convergence.is_converged or self.convergence.has_arrived
+
     def begin(self, callback: Callback | None, is_resumed: bool) -> None:
         """Judge one call to `train`. Where the rule has ended the run before, who trains on wants it judged anew."""
-        self.callback, self.confirmation = callback, None
+        self.callback, self.confirmation, self.convergence.has_arrived = callback, None, False
         if not is_resumed and self.convergence.ends_run:
             self.convergence.begin_anew()
 
@@ -76,8 +85,8 @@ class Judge:
             gap = min(gap, settings.eval_frequency - record.iterations % settings.eval_frequency)
         return max(1, gap)
 
-    def judge(self, interrupt: Interrupt, budget: Budget) -> bool:
-        """Evaluate and keep the best where that is due, once; return False if a signal came in between."""
+    def judge(self, interrupt: Interrupt, budget: Budget, until: float = np.inf) -> bool:
+        """Evaluate and keep the best where that is due, once; return False if a signal or `until` came first."""
         record, keeper = self.record, self.keeper
         if keeper.passes_milestone(record.steps, budget.total_steps):
             keeper.keep_milestones(record.steps, budget.total_steps, self._policy())
@@ -88,9 +97,12 @@ class Judge:
             return True
         if by_evaluation:
             confirms = self._is_to_confirm()
-            episodes = FINAL_EPISODES if confirms else self.settings.eval_episodes
-            if (evaluation := self.evaluated(interrupt, episodes)) is None:
+            settings = self.settings
+            episodes = settings.eval_episodes_final if confirms else 0
+            evaluation = self._evaluated(interrupt, episodes or settings.eval_episodes, until)
+            if evaluation is None or evaluation.asked is not None:
                 return False
+            self._record(evaluation)
             self.confirmation = evaluation if confirms else None
             self.convergence.saw_evaluation(evaluation.returns.tolist())
             keeper.marks.episodes_evaluated, self._evaluation = record.episodes, evaluation
@@ -98,27 +110,53 @@ class Judge:
         keeper.judged(record.iterations, self.score)
         return True
 
-    def evaluated(self, interrupt: Interrupt, episodes: int) -> Evaluation | None:
-        """Evaluate, journal that and keep the best; None if a signal cut it short, which changes nothing."""
+    def evaluated_finally(self, interrupt: Interrupt, episodes: int, until: float = np.inf) -> Evaluation | None:
+        """Evaluate the policy that a run ends with, unless that was just done, and judge the run by it.
+
+        None if a signal came, or not one batch of episodes was whole in time.
+        """
+        if self.confirmation is not None:
+            return self._judged_finally(self.confirmation)
+        if (evaluation := self._evaluated(interrupt, episodes, until)) is None:
+            return None
+        if not len(evaluation.returns):
+            self.record.console.say(
+                "final evaluation: not one batch of episodes came to its end in the time that was left; "
+                "give more max_seconds, or a smaller eval_max_steps"
+            )
+            return None
+        self._record(evaluation)
+        self.convergence.saw_evaluation(evaluation.returns.tolist())
+        return self._judged_finally(evaluation)
+
+    def _judged_finally(self, evaluation: Evaluation) -> Evaluation:
+        self.convergence.saw_final(evaluation.returns.tolist(), is_whole=evaluation.asked is None)
+        return evaluation
+
+    def _evaluated(self, interrupt: Interrupt, episodes: int, until: float) -> Evaluation | None:
+        """Evaluate; None if a signal cut it short, which changes nothing."""
+
+        def tell(what: str, done: int, total: int) -> None:
+            self.record.console.at(what, done, total)
+            if self.record.elapsed >= until:
+                raise Left
+
+        began, compiled = time.perf_counter(), compile_clock().total
         try:
             interrupt.at_once = True
-            evaluation = self._evaluate(episodes)
+            return self._evaluate(episodes, Watch(tell))
         except KeyboardInterrupt:
             return None
         finally:
             interrupt.at_once = False
-        self.record.evaluated(evaluation)  # a row is written whole, and once
+            self._seconds = time.perf_counter() - began - (compile_clock().total - compiled)
+
+    def _record(self, evaluation: Evaluation) -> None:
+        """Journal an evaluation and keep the best."""
+        self.record.evaluated(evaluation, max(0.0, self._seconds))  # a row is written whole, and once
         self.keeper.keep_if_best("evaluation", evaluation.summary()["mean_return"], self._policy)
         if self._is_best_by("evaluation"):
             self.keeper.keep_if_best("figure", self.score, self._policy)
-        return evaluation
-
-    def evaluated_finally(self, interrupt: Interrupt, episodes: int) -> Evaluation | None:
-        """Evaluate the policy that the run ends with, unless that was just done, and judge the run by it."""
-        if self.confirmation is None and (evaluation := self.evaluated(interrupt, episodes)) is not None:
-            self.convergence.saw_evaluation(evaluation.returns.tolist())
-            return evaluation
-        return self.confirmation
 
     def saw(self, rows: list[dict[str, Any]]) -> None:
         """Let convergence see the episodes that count from each iteration on; one by one if their order is known.
@@ -136,13 +174,25 @@ class Judge:
 
     def ended_early(self, rows: list[dict[str, Any]]) -> str | None:
         """Tell the callback of the latest iterations; return what ends the run before its budget, if something does."""
+        is_time = self.settings.convergence.rule != "window" or self._is_to_confirm()
+        if is_time and self.convergence.ends_run:
+            self.hold(rows)
+            return "convergence"
         evaluation, self._evaluation = self._evaluation, None
         if self.callback is not None:
             self.callback(rows, self.record.latest, evaluation)
-            if self.callback.wants_stop:
-                return "callback"
-        is_time = self.settings.convergence.rule != "window" or self._is_to_confirm()
-        return "convergence" if is_time and self.convergence.ends_run else None
+        return "callback" if self.callback is not None and self.callback.wants_stop else None
+
+    def hold(self, rows: list[dict[str, Any]]) -> None:
+        """Keep the last iterations of a run from the callback, until the evaluation at the end can go with them."""
+        self._untold = rows
+
+    def ended(self, evaluation: Evaluation | None) -> None:
+        """Tell the callback of the last iterations, and of the evaluation at the end (or the last one before it)."""
+        rows, self._untold = self._untold, []
+        evaluation, self._evaluation = evaluation or self._evaluation, None
+        if self.callback is not None:
+            self.callback(rows, self.record.latest, evaluation, has_ended=True)
 
     def _is_to_confirm(self) -> bool:
         """Whether an evaluation must say if the policy does as well as recent episodes did."""

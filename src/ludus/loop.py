@@ -16,12 +16,10 @@ from ludus.learning.algorithm import as_arrays
 from ludus.rollout import runner
 from ludus.seeding import stream
 from ludus.settings import Settings
-from ludus.types import LudusError, RolloutKeys, Spec
+from ludus.types import LudusError, Match, RolloutKeys, Spec, Watch
 
 CAPACITY = 256
 """The most iterations that one chunk can hold; chunk lengths below it share one program."""
-FINAL_EPISODES = 100
-"""Episodes of the evaluation at the end of a run; those with fewer share its program."""
 
 
 class Loop:
@@ -78,17 +76,23 @@ class Loop:
                 prepared.result()
         return state
 
-    def __call__(self, context: Context, state: TrainState, length: int) -> tuple[TrainState, dict[str, np.ndarray]]:
+    def __call__(
+        self, context: Context, state: TrainState, length: int, watch: Watch | None = None
+    ) -> tuple[TrainState, dict[str, np.ndarray]]:
         """Run a chunk of iterations; return the state after it, and a row of figures for each."""
-        state, rows = self.repeat(context, state, length)
+        state, rows = self.repeat(context, state, length, watch)
         is_first = np.arange(len(rows["halt"])) == 0
         rows["seconds/compile"] = np.where(is_first, compile_clock().lap() or np.nan, np.nan)
         return state, rows
 
-    def evaluate(self, learner: Any, episodes: int) -> Evaluation:
+    def evaluate(self, learner: Any, episodes: int, watch: Watch | None = None) -> Evaluation:
         """Play greedy episodes on environments and seeds that training never sees."""
-        key = stream(self.settings.seed, "evaluation")
-        return evaluate_state(self.arrays, self.algorithm.policy(learner), self.env, key, episodes, FINAL_EPISODES)
+        settings = self.settings
+        lanes = max(settings.eval_episodes, settings.eval_episodes_final)  # evaluations of both kinds share a program
+        match = Match(episodes, settings.eval_max_steps, lanes, watch=watch)
+        return evaluate_state(
+            self.arrays, self.algorithm.policy(learner), self.env, stream(settings.seed, "evaluation"), match
+        )
 
     def _initial_state(self, learner: Any, begin: Callable) -> TrainState:
         carry = begin(self.arrays, self.env, self.algorithm.policy(learner), stream(self.settings.seed, "begin"))

@@ -49,7 +49,8 @@ def resume(
     folder = RunFolder.reopen(run)
     try:
         say = trainer.record.console.say
-        if start == "latest" and folder.identity.get("status") == "running" and not Checkpoints(run).steps():
+        is_new = folder.identity.get("status") == "running" or folder.identity.get("iteration") == 0
+        if start == "latest" and is_new and not Checkpoints(run).steps():
             source: Source | Beginning = Beginning(say)
         else:
             source = Source(run, start, fallback=fallback, say=say)
@@ -123,7 +124,7 @@ def untrained(run: str | Path) -> Policy:
 
 
 class Beginning:
-    """Where a run goes on from that was killed before it had written a checkpoint: it has all to do again."""
+    """Where a run goes on from that was ended before it had written a checkpoint: it has all to do again."""
 
     record = None
 

@@ -8,7 +8,7 @@ from ludus.convergence import ConvergenceOptions
 from ludus.keeping import CheckpointOptions
 from ludus.tracking.records import SUCCESS_RULES
 from ludus.tracking.tracker import TrackingOptions
-from ludus.types import LudusError
+from ludus.types import MAX_EPISODE_STEPS, LudusError
 
 Collect = Literal["steps", "episodes", "trajectories"]
 EvalBy = Literal["iterations", "episodes"]
@@ -34,13 +34,17 @@ class Settings:
     eval_by: str = "iterations"
     """What eval_frequency counts: iterations or episodes."""
     eval_episodes: int = 10
-    """Episodes of each such evaluation; the one at the end has 100."""
+    """Episodes of each such evaluation."""
+    eval_episodes_final: int = 100
+    """Episodes of the evaluation at the end; 0: none. A tenth of max_seconds is kept for it."""
+    eval_max_steps: int = MAX_EPISODE_STEPS
+    """Steps after which an episode of an evaluation is cut."""
     num_checkpoints: int = 3
     """Policies to keep from on the way, evenly spaced over total_steps."""
     record_episodes: bool = False
     """Journal the return and length of every single episode, not only means."""
     success: str = "auto"
-    """What makes an episode a success: info (its is_success), return (success_return), terminated; auto: the first."""
+    """What makes an episode a success: info (is_success), return (success_return), terminated; auto: info or return."""
     success_return: float | None = None
     """Return from which on an episode is a success; null: what the environment says is solved, if it does."""
     recent_episodes_window: int = 100
@@ -71,13 +75,14 @@ class Settings:
         for name in (
             "seed",
             "eval_frequency",
+            "eval_episodes_final",
             "num_checkpoints",
             "log_frequency",
             "health_frequency",
             "video_frequency",
         ):
             _check_at_least(0, name, getattr(self, name))
-        for name in ("eval_episodes", "recent_episodes_window"):
+        for name in ("eval_episodes", "eval_max_steps", "recent_episodes_window"):
             _check_at_least(1, name, getattr(self, name))
         if self.loguru and not self.log_frequency:
             raise LudusError("loguru=true: is told as often as log_frequency says, which is 0: never")

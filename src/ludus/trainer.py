@@ -4,8 +4,10 @@ It is the same text for both kinds of environment.
 """
 
 import contextlib
+import math
 import signal
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,9 +31,10 @@ from ludus.judging import Judge
 from ludus.keeping import Keeper
 from ludus.learning.faults import FAULTS
 from ludus.learning.registry import name_of
-from ludus.loop import CAPACITY, FINAL_EPISODES, Loop
+from ludus.loop import CAPACITY, Loop
 from ludus.policy import FINAL, Policy, save_policy
 from ludus.progress import record_of, take_up
+from ludus.retreat import LONG_SECONDS, Retreat
 from ludus.run_config import config_of, identity_of
 from ludus.settings import Settings
 from ludus.showing import Showing
@@ -39,7 +42,7 @@ from ludus.tracking.console import duration
 from ludus.tracking.records import Recorder, RecordOptions
 from ludus.tracking.run_folder import RunFolder
 from ludus.tracking.trackers import trackers
-from ludus.types import LudusError
+from ludus.types import Left, LudusError, Watch
 
 CHUNK_SECONDS = 0.5
 """Chunks are cut to about this long, so that progress, signals and time limits are heeded."""
@@ -112,12 +115,18 @@ class Trainer:
         self.films = FilmProcess(settings.video_frequency, say)
         self.showing = Showing(settings.record_behaviour, say)
         self.judge = Judge(
-            settings, convergence, self.record, self.keeper,
-            policy=lambda: self.policy, evaluate=self.evaluate, is_single=env.num_envs == 1,
-        )  # fmt: skip
+            settings,
+            convergence,
+            self.record,
+            self.keeper,
+            policy=lambda: self.policy,
+            evaluate=lambda episodes, watch: self.loop.evaluate(self.state.learner, episodes, watch),
+            is_single=env.num_envs == 1,
+        )
         if run_dir is not None:
             self._settle_in(RunFolder(run_dir))
-        self.final_episodes = FINAL_EPISODES
+        self.final_episodes = settings.eval_episodes_final
+        self.retreat = Retreat()
         self.configured_by: Sequence[str] = ()
         """Files that its settings came from, for the record."""
         self._source: Any = None
@@ -165,7 +174,7 @@ class Trainer:
             return None
         return Critic(self.loop.arrays, copied(state), self.loop.spec, self.env.id)
 
-    def evaluate(self, episodes: int = FINAL_EPISODES) -> Evaluation:
+    def evaluate(self, episodes: int = 100) -> Evaluation:
         """Evaluate the policy as it is now, on environments and seeds that training never sees."""
         return self.loop.evaluate(self.state.learner, episodes)
 
@@ -200,8 +209,9 @@ class Trainer:
 
         The iteration that reaches `total_steps` is the last, and whole; the one that reaches `max_episodes` is cut
         there. Counts go on from call to call; a run that convergence ended is judged anew. A resumed run without a
-        budget goes on to the one it had. SIGINT (Ctrl-C), SIGTERM and SIGUSR1 end the run after the current chunk, with
-        everything saved.
+        budget goes on to the one it had. SIGINT (Ctrl-C), SIGTERM and SIGUSR1 end the run with everything saved, and so
+        does `max_seconds`: after the current chunk, or in the midst of an iteration that takes long, which is then as
+        if it had not been begun. A tenth of `max_seconds` is kept for the evaluation at the end.
 
         `callback(metrics)` is called after every iteration, or after every episode with `record_episodes`, and ends
         the run by returning False. `metrics` has `episode`, `iteration`, `step_metrics` (the journal's figures, and
@@ -220,7 +230,7 @@ class Trainer:
         self.judge.begin(heard, is_resumed=self._source is not None)
         context = self.loop.context(budget)
         self.loop.settle(budget, None if self._source is None else self._source.compiler_options())
-        with self.films, Interrupt() as interrupt:
+        with self.films, self.record.console.hearing(), Interrupt() as interrupt:
             self._begin(context, budget)
             stopped_by, evaluation = "", None
             try:
@@ -228,13 +238,16 @@ class Trainer:
                 if interrupt.requested is None:
                     self.judge.look_back()
                 self._save()
-                if interrupt.requested is not None:
+                if interrupt.requested is None and self.final_episodes:
+                    until = budget.training_seconds(is_evaluated=False)
+                    evaluation = self.judge.evaluated_finally(interrupt, self.final_episodes, until)
+                if interrupt.requested is not None and evaluation is None:
                     stopped_by = _name_of(interrupt)  # though the budget be spent: the last evaluation is still to come
-                elif self.final_episodes:
-                    evaluation = self.judge.evaluated_finally(interrupt, self.final_episodes)
-                    stopped_by = _name_of(interrupt) if evaluation is None else stopped_by
+                self.judge.ended(evaluation)
             except BaseException as error:
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                if not isinstance(error, LudusError | KeyboardInterrupt):
+                    self.record.console.note(traceback.format_exc())
                 with contextlib.suppress(LudusError):  # what went wrong first is what the user must hear of
                     self._finish(status, f"{type(error).__name__}: {error}")
                 raise
@@ -250,6 +263,7 @@ class Trainer:
         facts = f"{self.env.num_envs} environments", placement, f"seed {self.settings.seed}", str(self.device)
         record.console.say(" · ".join([self.env.id, *filter(None, facts)]))
         record.console.start()
+        record.console.at("compiling")
         try:
             if self._source is not None:
                 self._state = self._state or self._ready(context)
@@ -271,13 +285,15 @@ class Trainer:
 
     def _run(self, context: Context, budget: Budget, interrupt: Interrupt) -> str:
         """Run chunks until something ends the run; return what it was."""
-        record, length = self.record, 1
+        record, length, pace = self.record, 1, math.inf
         if self._is_spent(budget):
             return self._spent_by(budget)
-        told: list[dict[str, Any]] = []
+        until, told = budget.training_seconds(bool(self.final_episodes)), []
+        self.retreat.come_back(self.loop.runner, self.env, self.state)
         while True:
-            if not self.judge.judge(interrupt, budget):
-                return _name_of(interrupt)
+            if not self.judge.judge(interrupt, budget, until):
+                self.judge.hold(told)
+                return _name_of(interrupt) if interrupt.requested is not None else "max_seconds"
             if reason := self.judge.ended_early(told):
                 return reason
             if self.keeper.is_due(record.iterations, record.steps, record.elapsed):
@@ -288,25 +304,46 @@ class Trainer:
             gap = self.judge.until_next(budget, self.loop.steps_per_iteration)
             length = min(length, gap, self.films.until_next(record.iterations))
             self._last_policy = copied(self.algorithm.policy(self.state.learner))
+            self.retreat.prepare(pace, self.state, self._snapshot)
             began, compiled = time.perf_counter(), compile_clock().total
-            self._state, rows = self.loop(context, self.state, length)
+            try:
+                self._state, rows = self.loop(context, self.state, length, self._watch(interrupt, until))
+            except Left:
+                self._state = self.retreat.go_back()
+                self.judge.hold(told)
+                return _name_of(interrupt) if interrupt.requested is not None else "max_seconds"
             seconds = max(time.perf_counter() - began - (compile_clock().total - compiled), 1e-9)
             told = record.iterations_made(rows, seconds, budget)
             self.judge.saw(told)
-            if reason := self._stopped_by(rows, interrupt, budget):
-                self.judge.ended_early(told)  # the callback hears of the last iteration too
+            pace = seconds / len(rows["halt"])
+            if reason := self._stopped_by(rows, interrupt, budget, pace):
+                self.judge.hold(told)
                 return reason
             length = min(CAPACITY, 2 * length, max(1, int(length * CHUNK_SECONDS / seconds)))
 
-    def _stopped_by(self, rows: dict[str, np.ndarray], interrupt: Interrupt, budget: Budget) -> str | None:
-        """Return what ended the run in the chunk that was just made, if something did."""
+    def _watch(self, interrupt: Interrupt, until: float) -> Watch:
+        """Return what is told of a chunk while it runs: it gives the chunk up where it must and can."""
+        console, record, retreat = self.record.console, self.record, self.retreat
+
+        def tell(what: str, done: int, total: int) -> None:
+            console.at(what, done, total)
+            if retreat.is_ready and (interrupt.requested is not None or record.elapsed >= until):
+                raise Left
+
+        return Watch(tell, expects_long=retreat.is_ready)
+
+    def _stopped_by(self, rows: dict[str, np.ndarray], interrupt: Interrupt, budget: Budget, pace: float) -> str | None:
+        """Return what ends the run after the chunk that was just made, whose iterations took `pace` seconds each."""
         if rows["fault"][-1]:
             raise LudusError(self._fault_message(FAULTS[int(rows["fault"][-1])]))
         if rows["halt"][-1]:
             return self._spent_by(budget)
         if interrupt.requested is not None:
             return _name_of(interrupt)
-        return "max_seconds" if self.record.elapsed >= (budget.max_seconds or np.inf) else None
+        # A long iteration is not begun if its end would be too late.
+        ahead = pace if pace > LONG_SECONDS else 0.0
+        is_late = self.record.elapsed + ahead >= budget.training_seconds(bool(self.final_episodes))
+        return "max_seconds" if is_late else None
 
     def _is_spent(self, budget: Budget) -> bool:
         record = self.record
@@ -328,9 +365,12 @@ class Trainer:
                 raise LudusError(trouble)
             folder.sync()
 
-        # Where every rollout starts its episodes anew, it does not matter where the environments are.
-        env = self.loop.runner.snapshot(self.env) if self.settings.collect == "steps" else {}
+        env = self._snapshot() if self.retreat.env is None else self.retreat.env
         self.keeper.save(self.state, env, record_of(self, folder), journal_first)
+
+    def _snapshot(self) -> dict[str, Any]:
+        """Return where the environments are; where every rollout starts its episodes anew, that does not matter."""
+        return self.loop.runner.snapshot(self.env) if self.settings.collect == "steps" else {}
 
     def _note_kernels(self) -> None:
         """Write down with which GPU kernels this process computes, as far as it has compiled by now."""
@@ -357,7 +397,7 @@ class Trainer:
             iterations=record.iterations,
             seconds=record.elapsed,
             stopped_by=stopped_by,
-            converged=self.judge.convergence.is_converged,
+            converged=self.judge.has_converged,
             evaluation=evaluation,
             run_dir=record.folder.path if record.folder else None,
         )
@@ -374,8 +414,7 @@ class Trainer:
             raise
         if status == "finished" and interrupt is not None:
             self.showing.record(self, lambda: interrupt.requested is not None)
-        convergence = self.judge.convergence
-        facts = {"converged": convergence.is_converged, "best_avg_reward": convergence.best_avg_reward}
+        facts = {"converged": self.judge.has_converged, "best_avg_reward": self.judge.convergence.best_avg_reward}
         if (best := self.keeper.best) is not None:
             facts["best"] = best
         self.record.end(status, reason, **facts)

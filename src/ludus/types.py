@@ -1,5 +1,6 @@
 """The words every room shares. This file imports nothing of ours."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -83,6 +84,34 @@ class Rollout(NamedTuple):
     steps: Transition
     memory: Any
     progress: Any = 0.0
+
+
+class Left(Exception):  # noqa: N818  nothing is wrong
+    """What was being done is given up: a signal came, or time is over."""
+
+
+class Watch(NamedTuple):
+    """Who is told of long work while it is being done."""
+
+    tell: Callable[[str, int, int], None]
+    """Called with what is being done, how much of it is, and of how much; may raise `Left`."""
+    expects_long: bool = True
+    """Whether it is called while a single program runs, too; waiting that way takes a little longer."""
+
+
+MAX_EPISODE_STEPS = 30_000
+"""An episode that never ends by itself is cut here, so that an evaluation always ends; Atari's own limit is 27,000."""
+
+
+class Match(NamedTuple):
+    """How episodes are played: how many, cut after how many steps, and how actions are chosen."""
+
+    episodes: int
+    max_steps: int
+    lanes: int = 0
+    """The size of the compiled program: fewer episodes than lanes reuse it."""
+    mode: Mode = "greedy"
+    watch: Watch | None = None
 
 
 class RolloutKeys(NamedTuple):

@@ -29,12 +29,6 @@ from sac_cases import Drift, small_sac, update
 BOTH = ["compiled", "host"]
 
 
-@pytest.fixture(autouse=True)
-def short_evaluations(monkeypatch):
-    monkeypatch.setattr(trainer_module, "FINAL_EPISODES", 2)
-    monkeypatch.setattr("ludus.loop.FINAL_EPISODES", 2)
-
-
 def environment(how: str, num_envs: int = 3, env: Environment | None = None):
     env = VectorEnv(env or Drift(), num_envs, "drift")
     return DressedEnv(env) if how == "host" else env
@@ -43,7 +37,8 @@ def environment(how: str, num_envs: int = 3, env: Environment | None = None):
 def make_trainer(how: str = "compiled", sac: ludus.SAC | None = None, num_envs: int = 3, **options) -> ludus.Trainer:
     env = options.pop("env", None) or environment(how, num_envs)
     run_dir = options.pop("run_dir", None)
-    settings = ludus.Settings(**{"eval_frequency": 0, "verbose": False} | options)
+    short = {"eval_frequency": 0, "eval_episodes": 2, "eval_episodes_final": 2, "verbose": False}
+    settings = ludus.Settings(**short | options)
     return ludus.Trainer(sac or small_sac(), env, settings, run_dir=run_dir)
 
 

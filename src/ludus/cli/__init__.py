@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from ludus import __version__
+from ludus.cli import words
 from ludus.cli.words import INTERRUPTED, complain
 from ludus.types import LudusError
 
@@ -58,7 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no ± shall not end a run
     try:
-        return _command(list(sys.argv[1:] if arguments is None else arguments))
+        code = _command(list(sys.argv[1:] if arguments is None else arguments))
+        if arguments is None and words.has_left_work:
+            sys.stdout.flush()
+            os._exit(code)
+        return code
     except LudusError as error:
         return complain(error)
     except KeyboardInterrupt:
@@ -68,14 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _command(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help"):
+def _command(given: list[str]) -> int:
+    if not given or given[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
-    if words[0] == "--version":
+    if given[0] == "--version":
         print(f"ludus {__version__}")
         return 0
-    verb, *rest = words
+    verb, *rest = given
     if verb not in VERBS:
         close = difflib.get_close_matches(verb, VERBS, 1)
         hint = f"; did you mean {close[0]}?" if close else ""

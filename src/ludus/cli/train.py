@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ludus.cli import words
 from ludus.cli.words import SIGNALLED, Parser, add_allow_code, complain, newest_run
 from ludus.types import LudusError
 
@@ -78,10 +79,7 @@ def resume(words: list[str]) -> int:
     with contextlib.suppress(*[LudusError] * given.fallback):
         autotuning.go_on(run, read_identity(run), read_config(run))
     trainer = Trainer.resume(run, given.start, fallback=given.fallback, **values)
-    with contextlib.closing(trainer.env):
-        result = trainer.train()
-    print(result, flush=True)
-    return SIGNALLED.get(result.stopped_by, 0)
+    return _trained(trainer, {})[0]
 
 
 def _trainer(config: "TrainConfig", run_dir: str | Path | None) -> tuple["Trainer", dict[str, Any]]:
@@ -100,9 +98,14 @@ def _run(config: "TrainConfig") -> tuple[int, "TrainResult"]:
     trainer.configured_by = config.sources
     if made_of := [*([f"preset {config.preset}"] if config.preset else []), *config.sources]:
         trainer.record.console.say(" · ".join(made_of))
+    return _trained(trainer, budget)
+
+
+def _trained(trainer: "Trainer", budget: dict[str, Any]) -> tuple[int, "TrainResult"]:
     with contextlib.closing(trainer.env):
         result = trainer.train(**budget)
     print(result, flush=True)
+    words.has_left_work |= trainer.retreat.was_used
     return SIGNALLED.get(result.stopped_by, 0), result
 
 

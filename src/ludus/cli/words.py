@@ -13,6 +13,9 @@ INTERRUPTED = 130
 SIGNALLED = {"interrupt": INTERRUPTED, "SIGTERM": 143, "SIGUSR1": 138}
 """Exit codes of a run that a signal ended and that is saved: 128 and the signal's number."""
 
+has_left_work: bool = False
+"""Whether a program was left running that nobody waits for: the process then ends without it."""
+
 
 class Parser(argparse.ArgumentParser):
     """Speaks of mistakes in one line, like everything else here."""

@@ -205,6 +205,7 @@ class Pendulum(Environment):
     observation_space = Box((-1.0, -1.0, -PENDULUM_SPEED_LIMIT), (1.0, 1.0, PENDULUM_SPEED_LIMIT), (3,))
     action_space = Box(-PENDULUM_TORQUE_LIMIT, PENDULUM_TORQUE_LIMIT, (1,))
     max_episode_steps = 200
+    return_threshold = -200.0
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Start at any angle with a small speed."""

@@ -15,7 +15,6 @@ TITLES = {
     "episode_length_mean": ("Episode length", "steps of an episode"),
     "eval_length_mean": ("Episode length of evaluations", "steps of an episode"),
     "success_rate": ("Success rate", "share of episodes"),
-    "eval_success_rate": ("Success rate of evaluations", "share of episodes"),
     "approx_kl": ("Approximate KL divergence", "nats"),
     "clip_fraction": ("Clip fraction", "share of samples"),
     "entropy": ("Entropy", "nats"),

@@ -12,14 +12,14 @@ from ludus.report.drawing import (
     line,
     packed,
     points,
-    raw,
     thinning,
 )
-from ludus.report.panels import BLUE, FEWEST, GREEN, ORANGE, PURPLE, RED, drawn_twice, figure, scalar, titled
+from ludus.report.panels import BLUE, FEWEST, GREEN, ORANGE, PURPLE, RED, drawn_twice, figure, scalar
 from ludus.report.performance import WINDOW
 from ludus.report.series import rolling, share_at_least, thin
 from ludus.report.statistics import NORMAL_QUANTILE
 from ludus.report.story import Story, floats
+from ludus.tracking.records import SUCCESS_TOLD, success_rule
 
 
 def returns(story: Story) -> Figure | None:
@@ -114,21 +114,16 @@ def lengths(story: Story) -> Figure | None:
 
 
 def success(story: Story) -> Figure | None:
-    """Draw the success rate, if the journal has one."""
-    panel = scalar(story, "success_rate", layout={"yaxis": {"range": [-0.02, 1.02]}})
-    evaluated = scalar_of_evaluations(story, "eval_success_rate")
-    about = "Share of episodes that count as a success, by the rule that the run was told."
-    return figure("success", "Success", about, [panel, evaluated])
-
-
-def scalar_of_evaluations(story: Story, column: str) -> Panel | None:
-    """Draw one column of the evaluations."""
-    values = story.evaluation.column(column)
-    if not np.isfinite(values).any():
+    """Draw the success rate, if the run has a rule for it."""
+    asked, wanted = (story.run.config.get(name) for name in ("success", "success_return"))
+    told = SUCCESS_TOLD in story.train.columns
+    rule = success_rule(str(asked or "auto"), wanted if isinstance(wanted, int | float) else None, told)
+    if rule is None:
         return None
-    title, unit = titled(column)
-    trace = raw(story.evaluation.column("steps"), values, "evaluation", GREEN, column, width=2)
-    return Panel(column, title, [trace], y=unit)
+    names = {"info": "the environment says is_success", "return": f"its return is at least {wanted}"}
+    panel = scalar(story, "success_rate", layout={"yaxis": {"range": [-0.02, 1.02]}})
+    about = f"Share of episodes that count as a success: one does if {names.get(rule, 'it terminates')}."
+    return figure("success", "Success", about, [panel])
 
 
 def stability(story: Story) -> Figure | None:

@@ -25,7 +25,7 @@ TARGETS = {
     "MountainCarContinuous-v0": 90.0,
     "Pendulum-v1": -200.0,
 }
-"""Mean returns from which environments count as solved: Gymnasium's thresholds, and -200 for Pendulum, which has none.
+"""Mean returns from which environments count as solved: what `return_threshold` says of them, for runs that do not.
 
 The configuration of a run goes before.
 """

@@ -6,8 +6,10 @@ from ludus.report.drawing import Figure, Panel, Trace, raw, thinning
 from ludus.report.panels import PURPLE, figure, scalar
 from ludus.report.story import Story
 
-TIMES = ("environment", "act", "update", "transfer", "compile")
+TIMES = ("environment", "act", "update", "iteration", "evaluation", "compile")
 """What a run may spend its time on, `seconds/<what>`."""
+NAMES = {"iteration": "collecting and updating", "act": "acting"}
+"""What they are called, where that says more."""
 
 
 def throughput(story: Story) -> Figure | None:
@@ -19,8 +21,8 @@ def throughput(story: Story) -> Figure | None:
         _time_spent(story),
     ]
     about = (
-        "Environment steps per second of wall-clock time, evaluations and checkpoints included in the time. The rest "
-        "of the time is what no part of the run claims for itself, evaluations most of all."
+        "Environment steps per second of the time that iterations took. In the lower figure no second counts twice; "
+        "the rest is what no part of the run claims for itself, such as copying the state for checkpoints."
     )
     return figure("throughput", "Throughput", f"{about} {thinning(story.train.rows)}", panels)
 
@@ -34,8 +36,11 @@ def _wall_time(story: Story, steps: np.ndarray) -> Panel | None:
 
 
 def _time_spent(story: Story) -> Panel | None:
-    named = [name for name in story.train.columns if name.startswith("seconds/")]
-    totals = {name.removeprefix("seconds/"): float(np.nansum(story.train.column(name))) for name in named}
+    totals: dict[str, float] = {}
+    for table in (story.train, story.evaluation):
+        for name in (name for name in table.columns if name.startswith("seconds/")):
+            what = name.removeprefix("seconds/")
+            totals[what] = totals.get(what, 0.0) + float(np.nansum(table.column(name)))
     if not any(totals.values()):
         return None
     elapsed = story.total("elapsed_seconds") or 0.0
@@ -45,7 +50,7 @@ def _time_spent(story: Story) -> Panel | None:
         "type": "bar",
         "orientation": "h",
         "name": "seconds",
-        "y": order,
+        "y": [NAMES.get(name, name) for name in order],
         "x": [totals[name] for name in order],
     }
     trace |= {"text": [f"{totals[name]:,.1f} s" for name in order], "textposition": "auto", "marker": {"color": PURPLE}}

@@ -5,7 +5,7 @@ Both modules have the same names:
     begin(algorithm, env, policy, key)                                -> carry
     start(algorithm, env, policy, key)                                -> carry, as a program of its own
     collect(algorithm, env, policy, carry, keys, num_steps, ...)      -> carry, Rollout, EpisodeStats
-    play(algorithm, env, policy, key, episodes, max_steps)            -> returns, lengths, info of episodes
+    play(algorithm, env, policy, key, match)                          -> returns, lengths, info of episodes, cuts
     watch(look, parts, memory, env, key, index, most, enough)         -> one of these episodes, with all its steps
     IS_PURE                                                           -> whether a thread may do so beside training
     compile_update(update, options, donate)                           -> update, compiled if it runs on its own

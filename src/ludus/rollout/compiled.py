@@ -1,5 +1,6 @@
 """Rollouts of JAX environments: one `lax.scan`, nothing leaves the device."""
 
+import time
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -8,14 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ludus.compilation import Options, compiler_options, jit
+from ludus.compilation import Options, compiler_options, jit, wait_for
 from ludus.envs.vector import Draw, EpisodeSoFar, VectorEnv, VectorState
 from ludus.rollout.sampling import episode_noise, sampling_key
 from ludus.rollout.valid import cut_short, within
 from ludus.rollout.watched import Enough, Look, Watched
 from ludus.rows import Layout, choose_rows
 from ludus.seeding import spread
-from ludus.types import IS_SUCCESS, EpisodeStats, Mode, Rollout, RolloutKeys, Transition, split_mask
+from ludus.types import IS_SUCCESS, EpisodeStats, Left, Match, Mode, Rollout, RolloutKeys, Transition, Watch, split_mask
+
+PIECE_STEPS, PIECE_SECONDS = 16, 0.2
+"""Evaluations are played in pieces: the first has so many steps, the others take about so long."""
 
 Body = Callable[[Any, Any, Any], tuple[Any, dict[str, Any]]]
 
@@ -33,7 +37,7 @@ def begin(algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array) -> Carry:
     return Carry(env.reset(keys), algorithm.initial_memory(policy, env.num_envs))
 
 
-def collect(
+def collect(  # noqa: PLR0913  each part of a rollout is given by itself
     algorithm: Any,
     env: VectorEnv,
     policy: Any,
@@ -42,8 +46,10 @@ def collect(
     num_steps: int,
     threshold: int = 0,
     episodes_left: Any = None,
+    *,
+    watch: Watch | None = None,
 ) -> tuple[Carry, Rollout, EpisodeStats]:
-    """Run `num_steps` steps in every environment.
+    """Run `num_steps` steps in every environment; nobody can watch them, they are part of a compiled program.
 
     With a `threshold`, every environment starts afresh and contributes whole episodes, one after the other, until
     they have so many steps (1: a single episode); `num_steps` is the room there is for them, and an episode that has
@@ -142,29 +148,39 @@ def compile_update(update: Callable, options: Options, donate: tuple[str, ...]) 
     return update
 
 
-def _play(
-    algorithm: Any,
-    env: VectorEnv,
-    policy: Any,
-    key: jax.Array,
-    episodes: jax.Array,
-    lanes: int,
-    max_steps: int,
-    mode: Mode,
-) -> EpisodeSoFar:
-    """One episode in each of `lanes` copies, of which the first `episodes` count; no transition is kept."""
-    (start_key, step_key), noise_key = jax.random.split(key), sampling_key(key)
-    env = env.remake(lanes)
-    state = env.reset(spread(start_key, (lanes,)))
-    memory = algorithm.initial_memory(policy, lanes)
+class Playing(NamedTuple):
+    """Episodes, one in each lane, after `t` steps."""
+
+    t: jax.Array
+    env: VectorState
+    memory: Any
+    active: jax.Array
+    """Which lanes count, and have not come to an end."""
+    episode: EpisodeSoFar
+
+
+def _play_begin(
+    algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array, episodes: jax.Array, lanes: int
+) -> Playing:
+    """Start an episode in each of `lanes` copies, of which the first `episodes` count."""
+    state = env.remake(lanes).reset(spread(jax.random.split(key)[0], (lanes,)))
     nothing = EpisodeSoFar(state.episode_return, state.episode_length, state.info, state.info)
+    active = jnp.arange(lanes) < episodes
+    return Playing(jnp.int32(0), state, algorithm.initial_memory(policy, lanes), active, nothing)
 
-    def running(carry: Any) -> jax.Array:
-        t, _, _, active, _ = carry
-        return active.any() & (t < max_steps)
 
-    def step(carry: Any) -> Any:
-        t, state, memory, active, episode = carry
+def _play_on(
+    algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array, playing: Playing, stop: jax.Array, mode: Mode
+) -> Playing:
+    """Go on up to step `stop`, or until all episodes have ended; no transition is kept."""
+    lanes = len(playing.active)
+    env, step_key, noise_key = env.remake(lanes), jax.random.split(key)[1], sampling_key(key)
+
+    def running(playing: Playing) -> jax.Array:
+        return playing.active.any() & (playing.t < stop)
+
+    def step(playing: Playing) -> Playing:
+        t, state, memory, active, episode = playing
         noise = None if mode == "greedy" else episode_noise(algorithm, policy, noise_key, t, lanes)
         memory, action, _ = algorithm.act(policy, memory, state.obs, noise, mode)
         keys = spread(jax.random.fold_in(step_key, t), (lanes,))
@@ -172,31 +188,36 @@ def _play(
         state, outcome = env.step(state, action, Draw(keys, (state.env, state.obs)))
         episode = jax.tree.map(partial(jnp.where, active), outcome.info, episode)
         active = active & ~(outcome.terminated | outcome.truncated)
-        return t + 1, state, memory, active, episode
+        return Playing(t + 1, state, memory, active, episode)
 
-    active = jnp.arange(lanes) < episodes
-    return jax.lax.while_loop(running, step, (jnp.int32(0), state, memory, active, nothing))[-1]
+    return jax.lax.while_loop(running, step, playing)
 
 
 def play(
-    algorithm: Any,
-    env: VectorEnv,
-    policy: Any,
-    key: jax.Array,
-    episodes: int,
-    max_steps: int,
-    lanes: int | None = None,
-    mode: Mode = "greedy",
-) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Play episodes side by side, one in each lane; return their returns, their lengths, and their info's means.
+    algorithm: Any, env: VectorEnv, policy: Any, key: jax.Array, match: Match
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray], np.ndarray]:
+    """Play episodes side by side, one in each lane: returns, lengths, their info's means, and which were cut.
 
-    `lanes` is the size of the compiled program: fewer episodes than lanes reuse it.
+    They are played in pieces that take no longer than a blink, so that signals and time limits are heeded. Where time
+    ends it there are none: all have begun together, and those that have ended are the short ones.
     """
-    lanes = max(lanes or 0, episodes)
-    program = jit(_play, compiler_options(0), static=("env", "lanes", "max_steps", "mode"))
-    played = jax.device_get(program(algorithm, env, policy, key, np.int32(episodes), lanes, max_steps, mode))
-    played = jax.tree.map(lambda x: x[:episodes], played)
-    return played.episode_return, played.episode_length, _info_figures(played)
+    count, lanes = match.episodes, max(match.lanes, match.episodes)
+    begin = jit(_play_begin, compiler_options(0), static=("env", "lanes"))
+    go_on = jit(_play_on, compiler_options(0), static=("env", "mode"))
+    playing = begin(algorithm, env, policy, key, np.int32(count), lanes)
+    active, t, steps = np.arange(lanes) < count, 0, PIECE_STEPS
+    try:
+        while t == 0 or (active.any() and t < match.max_steps):
+            began, t = time.perf_counter(), min(t + steps, match.max_steps)
+            playing = go_on(algorithm, env, policy, key, playing, np.int32(t), match.mode)
+            wait_for(playing.active, match.watch, "evaluating", count - int(active.sum()), count)
+            active = np.asarray(playing.active)
+            pace = PIECE_SECONDS / (time.perf_counter() - began)
+            steps = max(1, min(2 * steps, int(steps * pace)))
+    except Left:
+        count = 0
+    played = jax.tree.map(lambda x: x[:count], jax.device_get(playing.episode))
+    return played.episode_return, played.episode_length, _info_figures(played), active[:count]
 
 
 IS_PURE = True
@@ -271,11 +292,17 @@ class Repeat:
         """Compile for the state that `make_state` would return; only its shapes are asked for."""
         self._program(context, jax.eval_shape(make_state))
 
-    def __call__(self, context: Any, state: Any, n: int) -> tuple[Any, dict[str, np.ndarray]]:
+    def __call__(
+        self, context: Any, state: Any, n: int, watch: Watch | None = None
+    ) -> tuple[Any, dict[str, np.ndarray]]:
         """Run at most `n` times (and at most `capacity`): the new state, and the rows of all, name by name."""
         program, layout = self._program(context, state)
+        began = time.perf_counter()
         state, buffer, made = program(context, state, np.int32(min(n, self.capacity)))
-        return state, layout.unpack([np.asarray(buffer)[: int(made)]])
+        wait_for(made, watch, "training")
+        rows = layout.unpack([np.asarray(buffer)[: int(made)]])
+        rows["seconds/iteration"] = np.full(int(made), (time.perf_counter() - began) / max(1, int(made)))
+        return state, rows
 
     def _program(self, context: Any, state: Any) -> tuple[Any, Layout]:
         leaves, treedef = jax.tree.flatten((context, state))

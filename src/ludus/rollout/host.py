@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ludus.compilation import Options, compile_clock, jit
+from ludus.compilation import Options, compile_clock, jit, wait_for
 from ludus.envs.base import HostEnv, HostStep
 from ludus.envs.episode_info import InfoMeans, episode_figures
 from ludus.rollout.sampling import episode_noise, sampling_key
@@ -17,7 +17,7 @@ from ludus.rollout.valid import cut_short, within
 from ludus.rollout.watched import Enough, Look, Watched
 from ludus.rows import Layout, choose_rows
 from ludus.summing import add
-from ludus.types import EpisodeStats, LudusError, Mode, Rollout, RolloutKeys, Transition, split_mask
+from ludus.types import EpisodeStats, Left, LudusError, Match, Mode, Rollout, RolloutKeys, Transition, Watch, split_mask
 
 Body = Callable[[Any, Any, Any], tuple[Any, dict[str, Any]]]
 
@@ -124,7 +124,7 @@ def _layout_of(treedef: Any, leaves: tuple[tuple[tuple[int, ...], np.dtype], ...
     return Layout(jax.eval_shape(choose, *treedef.unflatten([jax.ShapeDtypeStruct(*leaf) for leaf in leaves])))
 
 
-def collect(
+def collect(  # noqa: PLR0913  each part of a rollout is given by itself
     algorithm: Any,
     env: HostEnv,
     policy: Any,
@@ -133,8 +133,13 @@ def collect(
     num_steps: int,
     threshold: int = 0,
     episodes_left: Any = None,
+    *,
+    watch: Watch | None = None,
 ) -> tuple[Carry, Rollout, EpisodeStats]:
-    """Run `num_steps` steps in every environment; see `compiled.collect`, whose twin this is."""
+    """Run `num_steps` steps in every environment; see `compiled.collect`, whose twin this is.
+
+    `watch` is told of every step, and may give the rollout up by raising `Left`.
+    """
     n = env.num_envs
     if threshold:
         carry = begin(algorithm, env, policy, keys.begin)
@@ -145,6 +150,8 @@ def collect(
     sheet, ended = _Sheet(num_steps, carry.env, threshold, episodes_left), np.zeros(n, bool)
     seconds, compiled = {"seconds/act": 0.0, "seconds/environment": 0.0}, compile_clock().total
     for t in range(num_steps):
+        if watch is not None:
+            watch.tell("collecting", t * n, num_steps * n)
         began = time.perf_counter()
         memory, packed = _act(algorithm, policy, memory, obs, ended, noise, np.int32(t), "explore")
         rows[t] = packed
@@ -288,44 +295,47 @@ def _episode_stats(steps: Transition, returns: np.ndarray, lengths: np.ndarray) 
 
 
 def play(
-    algorithm: Any,
-    env: HostEnv,
-    policy: Any,
-    key: jax.Array,
-    episodes: int,
-    max_steps: int,
-    lanes: int | None = None,
-    mode: Mode = "greedy",
-) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Play episodes on separate environments; episode `i` depends on the key and `i` alone."""
+    algorithm: Any, env: HostEnv, policy: Any, key: jax.Array, match: Match
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray], np.ndarray]:
+    """Play episodes on separate environments: returns, lengths, their info's means, and which were cut.
+
+    Episode `i` depends on the key and `i` alone. Where time ends it, the batches that were whole by then are kept: in
+    one that is still being played, the short episodes would have ended first.
+    """
+    episodes, whole = match.episodes, 0
+    returns, lengths, is_cut = np.zeros(episodes, np.float32), np.zeros(episodes, np.int32), np.zeros(episodes, bool)
+    info: dict[str, np.ndarray] = {}
     if episodes == 0:
-        return np.zeros(0, np.float32), np.zeros(0, np.int32), {}
+        return returns, lengths, info, is_cut
     n = min(episodes, env.num_envs)
     separate = env.remake(n)
-    returns, lengths = np.zeros(episodes, np.float32), np.zeros(episodes, np.int32)
-    info: dict[str, np.ndarray] = {}
     try:
         for first in range(0, episodes, n):
             count = min(n, episodes - first)
             # A short last batch is filled up; what the extra environments do is not counted.
             seeds, active = seeds_from(key, n, first), np.arange(n) < count
             noise = (
-                None if mode == "greedy" else partial(_episode_noise, algorithm, policy, sampling_key(key), first, n)
+                None
+                if match.mode == "greedy"
+                else partial(_episode_noise, algorithm, policy, sampling_key(key), first, n)
             )
             played = None
             for _ in range(REPLAYS + 1):
-                played = played or _play_batch(algorithm, separate, policy, seeds, active, max_steps, noise)
+                played = played or _play_batch(algorithm, separate, policy, seeds, active, match, first, noise)
             if played is None:
                 raise LudusError(
                     f"{env.id}: an evaluation episode broke {REPLAYS + 1} times (episodes {first} to "
                     f"{first + count - 1}, seeds {seeds[:count]}); an episode that broke is never counted"
                 )
-            returns[first : first + count], lengths[first : first + count] = (x[:count] for x in played[:2])
-            for name, values in played[2].items():
-                info.setdefault(name, np.full(episodes, np.nan))[first : first + count] = values[:count]
+            batch, whole = slice(first, first + count), first + count
+            returns[batch], lengths[batch], is_cut[batch] = (x[:count] for x in played[:3])
+            for name, values in played[3].items():
+                info.setdefault(name, np.full(episodes, np.nan))[batch] = values[:count]
+    except Left:
+        pass
     finally:
         separate.close()
-    return returns, lengths, info
+    return returns[:whole], lengths[:whole], {name: values[:whole] for name, values in info.items()}, is_cut[:whole]
 
 
 @partial(jax.jit, static_argnames=("count",))
@@ -340,21 +350,26 @@ def _play_batch(
     policy: Any,
     seeds: list[int],
     active: np.ndarray,
-    max_steps: int,
+    match: Match,
+    first: int,
     noise: Callable[[int], Any] | None,
-) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]] | None:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]] | None:
     """Play one episode in each active lane; None if one of them broke. What its info did not give is NaN.
 
-    `noise(t)` draws what step `t` needs to sample its actions; without it they are greedy.
+    `noise(t)` draws what step `t` needs to sample its actions; without it they are greedy. `first` is the number of
+    the first of the episodes.
     """
     n, obs = len(seeds), env.reset(seeds)
     returns, rest, lengths = np.zeros(n, np.float32), np.zeros(n, np.float32), np.zeros(n, np.int32)
+    is_cut = np.zeros(n, bool)
     info: dict[str, np.ndarray] = {}
     kept = np.zeros(n, bool)  # no memory is cleared on the way: each lane plays one episode
     memory, t = algorithm.initial_memory(policy, n), 0
     mode: Mode = "greedy" if noise is None else "sample"
     layout = _layout(algorithm, policy, memory, obs, noise and noise(0), mode)
     while active.any():
+        if match.watch is not None:
+            match.watch.tell("evaluating", first + n - int(active.sum()), match.episodes)
         memory, packed = _act(algorithm, policy, memory, obs, kept, noise and noise(t), np.int32(0), mode)
         outcome = env.step(layout.unpack([np.array(packed)])[0])
         if outcome.broken is not None and (outcome.broken & active).any():
@@ -362,12 +377,14 @@ def _play_batch(
         returns, rest = _added(returns, rest, np.where(active, outcome.reward, np.float32(0)))
         lengths += active
         obs, t = outcome.obs, t + 1
-        over = active & (outcome.terminated | outcome.truncated | (t == max_steps))
+        ended = outcome.terminated | outcome.truncated
+        is_cut |= active & ~ended & (t == match.max_steps)
+        over = active & (ended | is_cut)
         if over.any():
             for name, rows, values in episode_figures(outcome.info, over):
                 info.setdefault(name, np.full(n, np.nan))[rows] = values
         active = active & ~over
-    return returns, lengths, info
+    return returns, lengths, is_cut, info
 
 
 IS_PURE = False
@@ -415,19 +432,25 @@ class Repeat:
     def prepare(self, context: Any, make_state: Callable[[], Any]) -> None:
         """Nothing to compile ahead."""
 
-    def __call__(self, context: Any, state: Any, n: int) -> tuple[Any, dict[str, np.ndarray]]:
+    def __call__(
+        self, context: Any, state: Any, n: int, watch: Watch | None = None
+    ) -> tuple[Any, dict[str, np.ndarray]]:
         """Run once: the new state, and an array of one row for each name."""
-        began, env = time.perf_counter(), self.plan.env
+        began, compiled, env = time.perf_counter(), compile_clock().total, self.plan.env
         try:
-            state, row = self.body(self.plan, context, state)
-            row = jax.device_get(row)  # waits for the update
+            state, row = self.body(self.plan._replace(watch=watch), context, state)
+            wait_for(row["halt"], watch, "updating")
+            row = jax.device_get(row)
+        except Left:
+            raise  # whoever gave it up knows where the environments were
         except BaseException:
             env.needs_restart = True
             raise
         # Where the iteration has not happened, the environments have gone on all the same: not where the state says.
         env.needs_restart = env.needs_restart or bool(row["fault"])
-        rollout = sum(x for name, x in row.items() if name.startswith("seconds/"))
-        row["seconds/update"] = time.perf_counter() - began - rollout
+        elsewhere = sum(x for name, x in row.items() if name.startswith("seconds/"))
+        elsewhere += compile_clock().total - compiled
+        row["seconds/update"] = max(0.0, time.perf_counter() - began - elsewhere)
         return state, jax.tree.map(lambda x: np.asarray([x]), row)
 
 

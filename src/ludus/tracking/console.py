@@ -1,17 +1,24 @@
-"""What people see while a run goes on: a bar in a terminal, plain lines in a file."""
+"""What people see while a run goes on: a bar in a terminal, plain lines in a file; and what its log keeps of that."""
 
 import contextlib
+import logging
 import os
 import sys
+import threading
 import time
+from collections import deque
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, TextIO
 
 LINE_EVERY_SECONDS = 10.0
+"""Between two lines of progress; whatever goes on for longer than that in silence is named."""
+MOST_WAITING = 100
+"""Lines that wait for the run folder to be there."""
 
 
 class Console:
-    """Progress of one run. Silent if not verbose."""
+    """Progress of one run. Silent if not verbose, but for its log."""
 
     def __init__(self, verbose: bool, stream: TextIO | None = None):
         """Decide how to speak: to a person at a terminal, or into a file."""
@@ -20,14 +27,25 @@ class Console:
         self._bar: Any = None
         self._task: Any = None
         self._last_line = time.monotonic()
-        self.log: Path | None = None
+        self._log: Path | None = None
+        self._waiting: deque[str] = deque(maxlen=MOST_WAITING)
+        self._doing: tuple[str, int, int, float] | None = None
+        self._is_over = threading.Event()
+
+    @property
+    def log(self) -> Path | None:
         """A file that whatever is said is written into as well; if it cannot be written, it is done without."""
+        return self._log
+
+    @log.setter
+    def log(self, path: Path | None) -> None:
+        self._log = path
+        while path is not None and self._waiting:
+            self._write(self._waiting.popleft())
 
     def say(self, text: str) -> None:
         """Print one line, or a block of them."""
-        if self.log is not None:
-            with contextlib.suppress(OSError):
-                _append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        self.note(text)
         if not self.verbose:
             return
         self._last_line = time.monotonic()
@@ -36,8 +54,54 @@ class Console:
         else:
             print(text, file=self.stream, flush=True)
 
+    def note(self, text: str) -> None:
+        """Write into the log alone; what comes before there is one waits for it."""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n"
+        if self._log is None:
+            self._waiting.append(line)
+        else:
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        assert self._log is not None
+        with contextlib.suppress(OSError):
+            _append(self._log, line)
+
+    @contextlib.contextmanager
+    def hearing(self) -> Generator[None]:
+        """Meanwhile keep what the package warns of in the log, wherever else the user lets it go."""
+        logger, handler = logging.getLogger("ludus"), _Warnings(self)
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+
+    def at(self, what: str, done: int = 0, total: int = 0) -> None:
+        """Take note of what the run is doing, and how far it is with that: it is said if it takes long."""
+        doing = self._doing
+        since = doing[3] if doing is not None and doing[0] == what else time.monotonic()
+        self._doing = what, done, total, since
+
+    def _heartbeat(self, is_over: threading.Event) -> None:
+        """Say what goes on, on another thread, whenever nothing has been said for a while."""
+        while not is_over.wait(1.0):
+            if self._doing is None or time.monotonic() - self._last_line < LINE_EVERY_SECONDS:
+                continue
+            what, done, total, since = self._doing
+            share = f", {done:,} of {total:,}" if total else ""
+            text = f"{what} ... {duration(time.monotonic() - since)}{share}"
+            self._last_line = time.monotonic()
+            self.note(text)
+            if self._bar is not None:
+                self._bar.update(self._task, description=text)
+            elif self.verbose:
+                print(text, file=self.stream, flush=True)
+
     def start(self) -> None:
         """Begin to show progress."""
+        self._is_over, self._doing, self._last_line = threading.Event(), None, time.monotonic()
+        threading.Thread(target=self._heartbeat, args=(self._is_over,), daemon=True).start()
         if not (self.verbose and self.stream.isatty()):
             return
         from rich.console import Console as RichConsole
@@ -55,19 +119,40 @@ class Console:
 
     def progress(self, share: float, facts: dict[str, Any]) -> None:
         """Show how far the run is (`share` in [0, 1]) and its latest figures."""
-        if not self.verbose:
-            return
         if self._bar is not None:
             self._bar.update(self._task, completed=share, description=_text(facts))
-        elif time.monotonic() - self._last_line >= LINE_EVERY_SECONDS:
+        if time.monotonic() - self._last_line >= LINE_EVERY_SECONDS:
             self._last_line = time.monotonic()
-            print(f"{100 * share:3.0f}%  {_text(facts)}", file=self.stream, flush=True)
+            line = f"{100 * share:3.0f}%  {_text(facts)}"
+            self.note(line)
+            if self.verbose and self._bar is None:
+                print(line, file=self.stream, flush=True)
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Take the bar away; nothing goes on any more."""
+        self._is_over.set()
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+class _Warnings(logging.Handler):
+    """Brings what a logger is told into a run's log; where nobody has configured logging, it is shown as ever."""
+
+    def __init__(self, console: Console):
+        super().__init__(logging.WARNING)
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        if logging.getLogger().handlers:
+            self.console.note(text)
+        elif self.console.verbose:
+            self.console.say(text)
+        else:
+            self.console.note(text)
+            if logging.lastResort is not None:
+                logging.lastResort.handle(record)
 
 
 def _append(path: Path, text: str) -> None:

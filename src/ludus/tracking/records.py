@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ludus.cohorts import FIGURES, Counted
-from ludus.tracking.console import Console
+from ludus.tracking.console import Console, duration
 from ludus.tracking.run_folder import RunFolder
 from ludus.tracking.statistics import Recent, block
 from ludus.tracking.tracker import Tracker
@@ -23,8 +23,8 @@ ITERATION_METRICS = {
     "episode_return_min": "lowest of them",
     "episode_return_max": "highest of them",
     "episode_length_mean": "their mean length in steps",
-    "success_rate": "share of them that succeeded: by the environment's `is_success`, else by the return that counts "
-    "as solved, else all that terminated (setting `success`)",
+    "success_rate": "share of them that succeeded, by the one rule that the run has (setting `success`); absent if it "
+    "has none",
     "counted_episodes": "episodes that count from this iteration on: all that began before them, or with them, have "
     "ended, so that short ones, which end first, are not overrated",
     "counted_return_mean": "their mean return; absent if there are none",
@@ -55,9 +55,11 @@ TIME_METRICS = {
     "seconds/environment": "time of this iteration that environments outside JAX took to step",
     "seconds/act": "time it took to choose their actions",
     "seconds/update": "the rest of the iteration: the update, and moving the rollout to the device",
-    "seconds/compile": "time that the compiler took since the row before, if it did",
+    "seconds/iteration": "time of this iteration where it is one compiled program",
+    "seconds/compile": "time that JAX took to trace and compile since the row before, if it did; in none of the others",
+    "seconds/evaluation": "time that an evaluation took (in its own row)",
 }
-"""Where the time of a `train` row went; the first three only where environments are stepped from Python."""
+"""Where the time went: the first three where environments are stepped from Python, the fourth where they are not."""
 
 INFO_METRICS = {
     "info/<name>/mean": "mean of a number in the environment's info over the steps of an episode that gave it, "
@@ -75,6 +77,7 @@ EVALUATION_METRICS = {
     "eval_return_max": "highest of them",
     "eval_length_mean": "their mean length in steps",
     "eval_episodes": "how many there were",
+    "eval_episodes_cut": "how many of them were cut at `eval_max_steps`; absent if none was",
 }
 """Every figure of an `evaluation` row besides the counts, and its meaning."""
 
@@ -82,6 +85,18 @@ EVALUATION_METRICS = {
 LOG = "log.txt"
 """What was said to people, in the run folder."""
 SUCCESS_RULES = ("auto", "info", "return", "terminated")
+SUCCESS_TOLD = "info/is_success/last"
+"""The figure by which an environment tells itself whether an episode succeeded."""
+
+
+def success_rule(asked: str, success_return: float | None, is_told: bool) -> str | None:
+    """Return the rule by which the episodes of a run succeed: info, return or terminated; None if there is none.
+
+    To terminate is to fail in most tasks, and never happens in others: that rule must be asked for.
+    """
+    if asked != "auto":
+        return asked
+    return "info" if is_told else "return" if success_return is not None else None
 
 
 class RecordOptions(NamedTuple):
@@ -121,7 +136,9 @@ class Recorder:
         self.iterations = self.steps = self.episodes = self.updates = 0
         self.latest: dict[str, float] = {}
         """The latest value of every figure of the journal."""
-        self._before, self._started = 0.0, time.perf_counter()
+        self._before = 0.0
+        self._started: float | None = None
+        """When time began to count; None while it does not."""
         self._recent: list[Episodes] = []
         self._trouble: str | None = None
         self._has_warned = False
@@ -129,7 +146,7 @@ class Recorder:
     @property
     def elapsed(self) -> float:
         """Seconds of training so far, those of earlier processes included."""
-        return self._before + time.perf_counter() - self._started
+        return self._before + (0.0 if self._started is None else time.perf_counter() - self._started)
 
     @property
     def recent_return(self) -> float | None:
@@ -160,7 +177,7 @@ class Recorder:
         """Go on counting from there."""
         self.iterations, self.steps = saved["iteration"], saved["steps"]
         self.episodes, self.updates = saved["episodes"], saved["updates"]
-        self._before, self._started = saved["elapsed_seconds"], time.perf_counter()
+        self._before, self._started = saved["elapsed_seconds"], None
         self._recent = [Episodes(*part) for part in saved["recent"]]
         self.latest = dict(saved["latest"])
 
@@ -209,9 +226,10 @@ class Recorder:
         self.console.progress(share, facts)
         return journal
 
-    def evaluated(self, evaluation: Any) -> None:
-        """Journal an evaluation and say what it came to."""
-        self._append([_evaluation_row(self.counts, evaluation.summary(), self.elapsed)])
+    def evaluated(self, evaluation: Any, seconds: float) -> None:
+        """Journal an evaluation, which took so long, and say what it came to."""
+        timing = {"seconds/evaluation": round(seconds, 6), "elapsed_seconds": round(self.elapsed, 6)}
+        self._append([{"kind": "evaluation", **self.counts, **_evaluation_figures(evaluation.summary()), **timing}])
         line = f"{self.steps:>12,} steps · evaluation {evaluation}"
         self.console.say(line)
         if self.options.loguru:
@@ -219,7 +237,9 @@ class Recorder:
 
     def end(self, status: str, reason: str, **facts: Any) -> None:
         """Write down how the run ended, or stopped for a while."""
-        self._before, self._started = self.elapsed, time.perf_counter()
+        self._before, self._started = self.elapsed, None  # what trackers still have to send is not training
+        totals = " · ".join(f"{value:,} {name}" for name, value in self.counts.items() if name != "iteration")
+        self.console.note(f"{status} · {reason} · {totals} · {duration(self.elapsed)}")
         if self.folder:
             self.folder.write_identity(status=status, exit_reason=reason, **self.counts, **facts)
             self.folder.close()
@@ -269,17 +289,14 @@ class Recorder:
         `told` is the share by what they said themselves, NaN if none did.
         """
         rule = self._success_rule(told)
-        if not episodes or (rule == "info" and not np.isfinite(told)):
+        if not episodes or rule is None or (rule == "info" and not np.isfinite(told)):
             return None
         return told if rule == "info" else (successes if rule == "return" else terminations) / episodes
 
-    def _success_rule(self, told: float) -> str:
-        """Return what makes an episode a success: `auto` is the first rule that can tell."""
-        if self.options.success != "auto":
-            return self.options.success
-        if np.isfinite(told):
-            return "info"
-        return "terminated" if self.options.success_return is None else "return"
+    def _success_rule(self, told: float) -> str | None:
+        """Return what makes an episode a success. An environment that has told it once goes on to: it is one rule."""
+        is_told = bool(np.isfinite(told)) or SUCCESS_TOLD in self.latest
+        return success_rule(self.options.success, self.options.success_return, is_told)
 
     def _counted(self, rows: dict[str, np.ndarray], i: int) -> dict[str, Any]:
         """Remember the episodes that count from an iteration on; return its figures of them."""
@@ -308,11 +325,11 @@ class Recorder:
                 "from, but not counted; a larger algorithm.batch_size has room for them"
             )
 
-    def _log(self, row: dict[str, Any], rollout_length: int, success_rule: str) -> None:
+    def _log(self, row: dict[str, Any], rollout_length: int, rule: str | None) -> None:
         """Show the block of statistics, and tell the user's log, as often as they want that."""
         options = self.options
         if options.log_frequency and row["iteration"] % options.log_frequency == 0:
-            recent = self.recent._replace(success_rule=success_rule)
+            recent = self.recent._replace(success_rule=rule or "no rule")
             self.console.say(block(row, rollout_length, recent, options.limits))
             if options.loguru:
                 shown = {name: row[name] for name in LOGGED if name in row}
@@ -374,8 +391,8 @@ def _episode_figures(rows: dict[str, np.ndarray], i: int) -> dict[str, Any]:
     }
 
 
-def _evaluation_row(counts: dict[str, int], summary: dict[str, float], elapsed_seconds: float) -> dict[str, Any]:
-    """Return the journal row of one evaluation."""
+def _evaluation_figures(summary: dict[str, float]) -> dict[str, Any]:
+    """Return what the journal says of one evaluation."""
     figures = {
         "eval_return_mean": summary["mean_return"],
         "eval_return_std": summary["std_return"],
@@ -383,6 +400,7 @@ def _evaluation_row(counts: dict[str, int], summary: dict[str, float], elapsed_s
         "eval_return_max": summary["max_return"],
         "eval_length_mean": summary["mean_length"],
         "eval_episodes": summary["episodes"],
-        **{f"eval_{name}": value for name, value in summary.items() if name.startswith("info/")},
     }
-    return {"kind": "evaluation", **counts, **figures, "elapsed_seconds": round(elapsed_seconds, 6)}
+    if "episodes_cut" in summary:
+        figures["eval_episodes_cut"] = summary["episodes_cut"]
+    return figures | {f"eval_{name}": value for name, value in summary.items() if name.startswith("info/")}
