@@ -110,7 +110,7 @@ def test_without_verbose_nothing_is_shown(capsys):
     "S3.26", "S3.27", "S3.28", "S3.29", "S3.30",
 )  # fmt: skip
 def test_every_figure_is_right_on_a_scripted_environment(capsys, tmp_path):
-    run = trainer(verbose=True, log_frequency=1, run_dir=tmp_path / "run")
+    run = trainer(verbose=True, log_frequency=1, success="terminated", run_dir=tmp_path / "run")
     run.train(total_steps=100)
     sections = [dict(shown) for shown in blocks(capsys.readouterr().err)]
     rows = [row for row in read_journal(tmp_path / "run") if row["kind"] == "train"]
