@@ -44,7 +44,7 @@ class Retreat:
     def prepare(self, pace: float, state: TrainState, snapshot: Callable[[], dict[str, Any]]) -> None:
         """Before an iteration: write everything down, if the last one took long or there was none yet."""
         self._state = None
-        if pace > LONG_SECONDS and sum(leaf.nbytes for leaf in jax.tree.leaves(state)) <= MOST_BYTES:
+        if pace > LONG_SECONDS and sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(state)) <= MOST_BYTES:
             self._before = {
                 name: Growing(list(value.rows)) if isinstance(value, Growing) else value
                 for name, value in snapshot().items()
