@@ -25,10 +25,36 @@ def blocks(language: str) -> list:
     return found
 
 
+STRICT = """
+import ludus.cli
+
+run = ludus.cli.main
+
+
+def main(words):
+    code = run(words)
+    assert code == 0, f"{words}: exit code {code}"
+    return code
+
+
+ludus.cli.main = main
+"""
+"""Goes before blocks that give commands: what they name is there only if the command before has made it."""
+
+
+def results(code: str) -> list[str]:
+    """Return the numbers that a block says it prints."""
+    said = re.findall(r"^ *print\(.*\)  # (\d.*)$", code, re.MULTILINE)
+    return [number for text in said for number in re.findall(r"\d+", text)]
+
+
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_blocks_run(code, tmp_path):
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+def test_python_blocks_run_to_the_result_that_they_name(code, tmp_path):
+    strict = STRICT if "from ludus.cli import main" in code else ""
+    command = [sys.executable, "-c", strict + code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert set(results(code)) <= set(re.findall(r"\d+", done.stdout)), done.stdout
 
 
 def commands() -> list[list[str]]:
