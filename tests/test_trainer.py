@@ -588,3 +588,24 @@ def test_what_is_no_algorithm_or_no_environment_is_refused():
             ludus.Trainer(algorithm, env)
     with pytest.raises(ludus.LudusError, match=r"must be made by ludus.make_env"):
         ludus.Trainer(ludus.PPO(), "CartPole-v1")
+
+
+@pytest.mark.requirement("S1.29")
+def test_what_was_learnt_is_handed_over_whatever_the_number_of_environments():
+    def made(num_envs: int, size: int = 8) -> ludus.Trainer:
+        algorithm = ludus.PPO(**TINY, network=ludus.MLP((size,)), normalize_rewards=True)
+        return make_trainer(num_envs=num_envs, ppo=algorithm)
+
+    old, new = made(4), made(2)
+    old.train(total_steps=128)
+    new.learner = old.learner  # before there is a state
+    for _ in range(2):
+        learner = new.learner
+        jax.tree.map(np.testing.assert_array_equal, learner.parameters, old.learner.parameters)
+        jax.tree.map(np.testing.assert_array_equal, learner.rewards, old.learner.rewards)
+        assert learner.discounted.tolist() == [0.0, 0.0]
+        new.train(total_steps=new.record.steps + 64)
+        assert not np.array_equal(new.learner.parameters[0], old.learner.parameters[0])
+        new.learner = old.learner
+    with pytest.raises(ludus.LudusError, match="learner: was made by another algorithm or network"):
+        made(2, size=9).learner = old.learner

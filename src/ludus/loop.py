@@ -63,9 +63,12 @@ class Loop:
             np.int32(settings.health_frequency) if settings.health_frequency else None,
         )
 
-    def begin(self, context: Context | None) -> TrainState:
-        """Build the state; given a context, compile the loop meanwhile, on another thread."""
-        learner = self.algorithm.init(stream(self.settings.seed, "init"), self.spec)
+    def fresh_learner(self) -> Any:
+        """Return a learner that has seen nothing."""
+        return self.algorithm.init(stream(self.settings.seed, "init"), self.spec)
+
+    def begin(self, context: Context | None, learner: Any) -> TrainState:
+        """Build the state around a learner; given a context, compile the loop meanwhile, on another thread."""
         with ThreadPoolExecutor(1) as pool:
             shapes = partial(self._initial_state, learner, self.runner.begin)
             prepared = pool.submit(self.repeat.prepare, context, shapes) if context is not None else None

@@ -132,6 +132,8 @@ class Trainer:
         self._source: Any = None
         self._budget: Budget | None = None
         self._state: TrainState | None = None
+        self._first_learner: Any = None
+        """What was handed over before there was a state: it will begin with that."""
         self._last_policy: Any = None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -155,8 +157,13 @@ class Trainer:
 
     @learner.setter
     def learner(self, learner: Any) -> None:
-        new = handed_over(self.algorithm, self.state.learner, learner, self.env.num_envs)
-        self._state = replace(self.state, learner=new)
+        is_early = self._state is None and self._source is None  # `train` will compile all of it at once
+        own = self.loop.fresh_learner() if is_early else self.state.learner
+        new = handed_over(self.algorithm, own, learner, self.env.num_envs)
+        if is_early:
+            self._first_learner = new
+        else:
+            self._state = replace(self.state, learner=new)
 
     @property
     def policy(self) -> Policy:
@@ -427,7 +434,8 @@ class Trainer:
 
     def _ready(self, context: Context | None = None) -> TrainState:
         """Return the state that a run begins with or goes on from, with what is needed compiled."""
-        self._state = self.loop.begin(context)
+        learner, self._first_learner = self._first_learner, None
+        self._state = self.loop.begin(context, self.loop.fresh_learner() if learner is None else learner)
         if self._source is not None:
             self._state = self._source.load(self, self._state)
         return self._state
