@@ -141,5 +141,12 @@ def _locked(folder: Path) -> Generator[None]:
         os.close(handle)
 
 
-_followed: dict[str, str] = _strings(json.loads(os.environ.get(INHERITED, "{}")))
+def _inherited() -> dict[str, str]:
+    try:
+        return _strings(json.loads(os.environ.get(INHERITED, "{}")))
+    except (ValueError, RecursionError):
+        return {}
+
+
+_followed: dict[str, str] = _inherited()
 """Names that this process follows, and the folder that holds each one's module; empty if it is installed."""
