@@ -207,7 +207,8 @@ def test_the_best_return_is_the_mean_of_a_full_window():
     recorder = records.Recorder(verbose=False, options=records.RecordOptions(window=4))
     seen = []
     for episodes, total in ((1, 100.0), (2, 2.0), (0, 0.0), (1, 6.0), (3, 3.0), (2, 20.0)):
-        recorder._remember({"episodes": [episodes], "return_sum": [total], "length_sum": [0.0]}, 0, None)
+        counted = np.array([[episodes, total, *[0.0] * 5]])
+        recorder._counted({"counted": counted, "running": [0], "waiting": [0]}, 0)
         seen.append(recorder.recent_return)
     assert seen == [None, None, None, 108 / 4, 9 / 4, 23 / 5]
 

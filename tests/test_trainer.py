@@ -246,7 +246,7 @@ class Broken(gymnasium.Env):
     [
         ("nan observation", "observation is not finite (NaN or Inf) in iteration 3, after 128 steps"),
         ("infinite reward", "reward is not finite (NaN or Inf) in iteration 3, after 128 steps"),
-        ("wrong shape", "returned an observation of shape (3,), but its observation space says (2,)"),
+        ("wrong shape", "its observation has the shape (3,), but its observation space says (2,)"),
     ],
 )
 def test_a_broken_environment_stops_the_run_by_name_and_keeps_what_was_learnt(how, named, tmp_path):

@@ -12,6 +12,7 @@ from ludus import cohorts, counting
 from ludus.cohorts import Cohorts, Counted
 from ludus.compilation import Options
 from ludus.counting import Counters
+from ludus.learning.faults import FAULTS, MASK
 from ludus.learning.health import is_due, when
 from ludus.rollout import runner
 from ludus.seeding import folded
@@ -83,6 +84,8 @@ def learn(
     if context.health_frequency is not None:
         figures = partial(context.algorithm.health, before, learner, gradient, rollout)
         metrics["health"] = when(is_due(number + 1, context.health_frequency), figures)
+    is_stuck = (metrics["fault"] != 0) & (stats.stuck >= 0)
+    metrics["fault"] = jnp.where(is_stuck, FAULTS.index(MASK), metrics["fault"])
     healthy = metrics["fault"] == 0
     after = Counters(counting.add(counters.steps, stats.steps), counting.add(counters.episodes, stats.episodes))
     after = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), after, counters)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from ludus.rows import Layout
-from ludus.spaces import MultiDiscrete, Space, flatten, leaves, mask_size, unflatten
+from ludus.spaces import Space, allows_any, flatten, leaves, mask_size, unflatten
 from ludus.types import LudusError, Masked, Rollout, Spec, Transition, split_mask
 
 NUMBERS = "bfui"
@@ -103,8 +103,7 @@ class Shown:
         if given.size != n * size or given.shape[-1] != size or given.dtype.kind not in "bui":
             raise LudusError(f"{name}: action_mask must hold {n} x {size} booleans for {space}, got {given.shape}")
         allowed = given.astype(bool).reshape(n, size)
-        sizes = space.sizes if isinstance(space, MultiDiscrete) else [size]
-        if not np.logical_or.reduceat(allowed, np.cumsum([0, *sizes[:-1]]), axis=1).all():
+        if not allows_any(space, allowed).all():
             raise LudusError(f"{name}: action_mask forbids every action, but must allow at least one of {space}")
         return allowed
 

@@ -4,6 +4,8 @@ They stand beside `types` and not inside `envs`, because networks and algorithms
 `Tuple` is a dict or tuple of values: a pytree, whose leaves JAX orders just as `leaves` does.
 """
 
+import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -188,6 +190,24 @@ def mask_size(space: Any) -> int | None:
     if isinstance(space, Discrete):
         return space.n
     return sum(space.sizes) if isinstance(space, MultiDiscrete) else None
+
+
+def allows_any(space: Any, mask: Any) -> Any:
+    """Return whether masks `[..., size]` of Discrete or MultiDiscrete allow one value at least of every component."""
+    sizes = space.sizes if isinstance(space, MultiDiscrete) else (space.n,)
+    stops = np.cumsum(sizes).tolist()
+    allowed = [mask[..., stop - size : stop].any(axis=-1) for size, stop in zip(sizes, stops, strict=True)]
+    return functools.reduce(operator.and_, allowed)
+
+
+def integer_bounds(space: Any) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value of a space of integers, number by number; None for a Box."""
+    if isinstance(space, Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, MultiDiscrete):
+        start = np.asarray(space.start)
+        return start, start + np.asarray(space.nvec) - 1
+    return (0, 1) if isinstance(space, MultiBinary) else None
 
 
 def _walk(space: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -29,7 +29,7 @@ from ludus.interrupt import Interrupt
 from ludus.iteration import Context, TrainState, copied, handed_over
 from ludus.judging import Judge
 from ludus.keeping import Keeper
-from ludus.learning.faults import FAULTS
+from ludus.learning.faults import FAULTS, MASK
 from ludus.learning.registry import name_of
 from ludus.loop import CAPACITY, Loop
 from ludus.policy import FINAL, Policy, save_policy
@@ -255,6 +255,7 @@ class Trainer:
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
                 if not isinstance(error, LudusError | KeyboardInterrupt):
                     self.record.console.note(traceback.format_exc())
+                self.record.failed(error)
                 with contextlib.suppress(LudusError):  # what went wrong first is what the user must hear of
                     self._finish(status, f"{type(error).__name__}: {error}")
                 raise
@@ -283,6 +284,7 @@ class Trainer:
             self._note_kernels()
         except BaseException as error:
             record.console.stop()
+            record.failed(error)
             with contextlib.suppress(LudusError):
                 if self._source is not None and record.folder is not None:
                     record.folder.close()  # the run is as it was
@@ -342,7 +344,7 @@ class Trainer:
     def _stopped_by(self, rows: dict[str, np.ndarray], interrupt: Interrupt, budget: Budget, pace: float) -> str | None:
         """Return what ends the run after the chunk that was just made, whose iterations took `pace` seconds each."""
         if rows["fault"][-1]:
-            raise LudusError(self._fault_message(FAULTS[int(rows["fault"][-1])]))
+            raise LudusError(self._fault_message(FAULTS[int(rows["fault"][-1])], int(rows["stuck"][-1])))
         if rows["halt"][-1]:
             return self._spent_by(budget)
         if interrupt.requested is not None:
@@ -388,10 +390,14 @@ class Trainer:
             if (noted := autotuning.keep(folder.path)) != folder.identity.get("autotuning"):
                 folder.write_identity(autotuning=noted)
 
-    def _fault_message(self, name: str) -> str:
-        record = self.record
+    def _fault_message(self, name: str, stuck: int) -> str:
+        """Say what went wrong in the iteration that has not happened; `stuck` is where a mask allowed nothing."""
+        record, what = self.record, f"{name} is not finite (NaN or Inf)"
+        if name == MASK:
+            step, index = divmod(stuck, self.env.num_envs)
+            what = f"{self.env.id}: the {MASK} of environment {index} forbids every action in step {step + 1}"
         return (
-            f"training stopped: {name} is not finite (NaN or Inf) in iteration {record.iterations + 1}, "
+            f"training stopped: {what} in iteration {record.iterations + 1}, "
             f"after {record.steps:,} steps and {record.updates:,} updates; the state is kept as it was before"
         )
 

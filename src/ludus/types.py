@@ -140,6 +140,8 @@ class EpisodeStats(NamedTuple):
     """The return of each, `[T, B]` where it ended; NaN where none did."""
     lengths: Any = ()
     """Their lengths, likewise; 0 where none ended."""
+    stuck: Any = -1
+    """The first row, counted over steps and environments, whose mask forbids every action; -1 if there is none."""
     told: Any = ()
     """What each said by `IS_SUCCESS` at its end, likewise; NaN where it said nothing."""
     info: Any = ()

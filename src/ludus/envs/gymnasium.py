@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 
 from ludus import own_code
+from ludus.envs import answers
 from ludus.envs.base import HostStep
 from ludus.envs.episode_info import EpisodeInfo
 from ludus.envs.recall import EpisodeLog, Recalled
@@ -61,7 +62,7 @@ class GymnasiumEnv:
         """
         self.make, self.num_envs, self.id, self.options = make, num_envs, id, options
         self.placement = ""
-        self._at = [0, 0] if at is None else at
+        self._at, self._is_in_worker = [0, 0] if at is None else at, at is not None
         self.envs = [self._made(index) for index in range(num_envs)]
         self.info = EpisodeInfo(num_envs)
         self.observation_space = as_space(self.envs[0].observation_space, f"{id}: observation space")
@@ -94,11 +95,13 @@ class GymnasiumEnv:
         self.info.next_step()
         for i, step in enumerate(self._steps):
             self._at[0], self._at[1] = i, 0
-            obs, self._reward[i], terminated, truncated, info = self._answer(step(actions[i]), 5, "step")
+            obs, reward, terminated, truncated, info = self._answer(i, 5, "step", step, actions[i])
             if info:
                 self.info.add(i, info)
             self._successors.put(i, obs, info)
-            self._terminated[i], self._truncated[i] = terminated, truncated
+            self._reward[i] = self._taken(i, "reward", answers.number, reward)
+            self._terminated[i] = self._taken(i, "terminated", answers.flag, terminated)
+            self._truncated[i] = self._taken(i, "truncated", answers.flag, truncated)
         self._shown.copy(self._successors)
         for i, ended in enumerate((self._terminated | self._truncated).tolist()):
             if ended:
@@ -184,17 +187,19 @@ class GymnasiumEnv:
             self.envs[index] = self.make()
             self._steps[index] = self.envs[index].step
         self._has_history[index] = self._keeps_history
-        self._put_start(index, *self._answer(self.envs[index].reset(seed=self._log.seed(index)), 2, "reset"))
+        reset = partial(self.envs[index].reset, seed=self._log.seed(index))
+        self._put_start(index, *self._answer(index, 2, "reset", reset))
 
     def _play_again(self, index: int, actions: Any) -> tuple[np.float32, bool]:
         """Take the recorded actions of an episode; return what it has gathered, and whether it ended too early."""
         episode_return, rest, step = np.float32(0), np.float32(0), self.envs[index].step
         for action in actions:
             self._at[1] = 1 - self._at[1]  # who watches sees that it goes on
-            obs, reward, terminated, truncated, info = self._answer(step(action), 5, "step")
+            obs, reward, terminated, truncated, info = self._answer(index, 5, "step", step, action)
             self.info.add(index, info)
             self._shown.put(index, obs, info)
-            episode_return, rest = add(episode_return, rest, np.float32(reward))
+            reward = np.float32(self._taken(index, "reward", answers.number, reward))
+            episode_return, rest = add(episode_return, rest, reward)
             if terminated or truncated:
                 return episode_return, True
         return episode_return, False
@@ -206,7 +211,7 @@ class GymnasiumEnv:
             prefix = f"own/{i}/"
             own = {name.removeprefix(prefix): x for name, x in saved.items() if name.startswith(prefix)}
             self._start(i)
-            self._shown.put(i, *self._answer(env.ludus_restore(own), 2, "ludus_restore"))
+            self._shown.put(i, *self._answer(i, 2, "ludus_restore", env.ludus_restore, own))
             _set_elapsed(self.envs[i], int(saved["lengths"][i]))
         self.info.restore(saved)
 
@@ -226,11 +231,36 @@ class GymnasiumEnv:
         rows = [_native_rows(space, leaf) for space, leaf in zip(self._native_actions, leaves, strict=True)]
         return [unflatten(self.action_space, parts) for parts in zip(*rows, strict=True)]
 
-    def _answer(self, answer: Any, length: int, method: str) -> Any:
+    def where(self, index: int) -> str:
+        """Say of which environment an error is, and how far that is; of a worker's, its parent says it."""
+        if self._is_in_worker:
+            return "answered wrongly"
+        step, seed = self._log.length(index), self._log.seed(index)
+        return f"{self.id}: environment {index} (seed {seed}, step {step} of its episode)"
+
+    def _answer(self, index: int, length: int, method: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of an environment; return what it answers, if that is as many values as Gymnasium says."""
+        try:
+            answer = function(*arguments)
+        except Exception as error:
+            if self._is_in_worker or isinstance(error, LudusError):
+                raise  # a worker's parent says who it was
+            summary = " ".join(traceback.format_exception_only(error)[-1].split())
+            told = LudusError(f"{self.where(index)} raised {summary} in {method}()")
+            told.add_note(traceback.format_exc().rstrip())
+            raise told from error
         if type(answer) is not tuple or len(answer) != length:
             what = f"{len(answer)} values" if isinstance(answer, tuple) else type(answer).__name__
             raise LudusError(f"{self.id}: {method}() must return {length} values, as Gymnasium says, got {what}")
+        if not isinstance(answer[-1], dict):
+            raise LudusError(f"{self.where(index)}: its info is {answers.shown(answer[-1])}, but must be a dict")
         return answer
+
+    def _taken(self, index: int, name: str, take: Callable[[Any], Any], value: Any) -> Any:
+        try:
+            return take(value)
+        except ValueError as error:
+            raise LudusError(f"{self.where(index)}: its {name} {error}") from error
 
 
 def make_gymnasium(env: Any, num_envs: int, options: dict[str, Any]) -> GymnasiumEnv:

@@ -73,6 +73,10 @@ class EpisodeLog:
         """Return the seed of the episode that an environment is in, or is about to start."""
         return episode_seed(int(self.seeds[index]), int(self.episodes[index]))
 
+    def length(self, index: int) -> int:
+        """Return how many steps the episode has that an environment is in, the latest included."""
+        return int(self._now - self._started[index])
+
     def running_seeds(self) -> list[int]:
         """Return the seed of every running episode."""
         return [self.seed(index) for index in range(len(self.seeds))]

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from ludus.spaces import MultiDiscrete, flatten, leaves, mask_size, unflatten
+from ludus.envs import answers
+from ludus.spaces import Box, MultiDiscrete, allows_any, flatten, integer_bounds, leaves, mask_size, unflatten
 from ludus.types import LudusError, Masked
 
 MASK = "action_mask"
@@ -25,8 +26,10 @@ class Shown:
         self.arrays = [np.zeros((env.num_envs, *leaf.shape), leaf.dtype) for _, leaf in leaves(self.space)]
         self.masks: np.ndarray | None = None
         self.value = unflatten(self.space, self.arrays)
-        self._plain = self.arrays[0] if self.names == [""] else None
+        self._bounds = [integer_bounds(leaf) for _, leaf in leaves(self.space)]
+        self._plain = self.arrays[0] if isinstance(self.space, Box) else None
         self._plain_shape = getattr(self.space, "shape", None)
+        self._plain_types = [self.arrays[0].dtype, np.dtype(np.float64)][: 1 + (self.arrays[0].dtype.kind == "f")]
 
     def expect_masks(self) -> None:
         """Ask for a mask in every `info` from now on."""
@@ -41,12 +44,13 @@ class Shown:
 
     def put(self, index: int, obs: Any, info: dict[str, Any]) -> None:
         """Take in what one environment shows."""
-        if self._plain is not None and getattr(obs, "shape", None) == self._plain_shape:
+        is_plain = self._plain is not None and type(obs) is np.ndarray and obs.shape == self._plain_shape
+        if is_plain and obs.dtype in self._plain_types:
             self._plain[index] = obs  # the usual case, without a detour
         else:
             self._put_parts(index, obs)
         if self.masks is not None:
-            self.masks[index] = self._mask(info)
+            self.masks[index] = self._mask(index, info)
 
     def copy(self, other: "Shown") -> None:
         """Show what the other shows."""
@@ -59,13 +63,11 @@ class Shown:
         """Refuse masks that leave nothing to choose."""
         if self.masks is None:
             return
-        sizes = self.action_space.sizes if isinstance(self.action_space, MultiDiscrete) else [self.masks.shape[1]]
-        starts = np.cumsum([0, *sizes[:-1]])
-        stuck = ~np.logical_or.reduceat(self.masks, starts, axis=1).all(axis=1)
+        stuck = ~allows_any(self.action_space, self.masks)
         if stuck.any():
             index = int(stuck.argmax())
             raise LudusError(
-                f"{self.env.id}: the {MASK} of environment {index} forbids every action, "
+                f"{self.env.where(index)}: the {MASK} forbids every action, "
                 f"but a running episode must allow at least one of {self.action_space}"
             )
 
@@ -73,16 +75,15 @@ class Shown:
         try:
             parts = flatten(self.space, obs)
         except ValueError as error:
-            raise LudusError(f"{self.env.id}: returned an observation unlike its space: {error}") from error
-        for name, array, part in zip(self.names, self.arrays, parts, strict=True):
-            if np.shape(part) != array.shape[1:]:
-                raise LudusError(
-                    f"{self.env.id}: returned an observation{f' {name!r}' if name else ''} of shape {np.shape(part)}, "
-                    f"but its observation space says {array.shape[1:]}"
-                )
-            array[index] = part
+            raise LudusError(f"{self.env.where(index)}: its observation is unlike its space: {error}") from error
+        for name, array, part, bounds in zip(self.names, self.arrays, parts, self._bounds, strict=True):
+            try:
+                answers.put(array, index, part, bounds)
+            except ValueError as error:
+                which = f"observation {name!r}" if name else "observation"
+                raise LudusError(f"{self.env.where(index)}: its {which} {error}") from error
 
-    def _mask(self, info: dict[str, Any]) -> np.ndarray:
+    def _mask(self, index: int, info: dict[str, Any]) -> np.ndarray:
         size, given = mask_size(self.action_space), info.get(MASK)
         if isinstance(given, tuple | list) and isinstance(self.action_space, MultiDiscrete):
             given = np.concatenate([np.ravel(part) for part in given])  # Gymnasium's form: one mask for each component
@@ -90,6 +91,7 @@ class Shown:
         if mask.shape != (size,) or mask.dtype.kind not in "bui" or not ((mask == 0) | (mask == 1)).all():
             got = "none" if given is None else f"{mask.dtype} of shape {mask.shape}"
             raise LudusError(
-                f"{self.env.id}: info[{MASK!r}] must hold {size} zeros and ones for {self.action_space}, got {got}"
+                f"{self.env.where(index)}: info[{MASK!r}] must hold {size} zeros and ones for {self.action_space}, "
+                f"got {got}"
             )
         return mask

@@ -5,8 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-FAULTS = ("", "observation", "reward", "action", "loss", "gradient", "parameter")
-"""Where a fault was first seen; `metrics["fault"]` is an index into this tuple. NaN spreads in this order."""
+MASK = "action_mask"
+FAULTS = ("", "observation", "reward", "action", "loss", "gradient", "parameter", MASK)
+"""Where a fault was first seen; `metrics["fault"]` is an index into this tuple. NaN spreads in this order.
+
+`MASK` is what lies behind an action that is none: a mask of allowed actions that forbids all of them.
+"""
 
 
 def first_fault(**quantities: Any) -> jax.Array:

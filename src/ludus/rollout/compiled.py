@@ -16,6 +16,7 @@ from ludus.rollout.valid import cut_short, within
 from ludus.rollout.watched import Enough, Look, Watched
 from ludus.rows import Layout, choose_rows
 from ludus.seeding import spread
+from ludus.spaces import allows_any
 from ludus.types import IS_SUCCESS, EpisodeStats, Left, Match, Mode, Rollout, RolloutKeys, Transition, Watch, split_mask
 
 PIECE_STEPS, PIECE_SECONDS = 16, 0.2
@@ -84,7 +85,7 @@ def collect(  # noqa: PLR0913  each part of a rollout is given by itself
     inputs = env.draw(keys.step, keys.start, num_steps), noise, jnp.arange(num_steps)
     active = jnp.ones(env.num_envs, bool) if is_partial else None
     (after, _, _), (steps, episode) = jax.lax.scan(step, (carry, active, episodes_left), inputs)
-    stats = episode_stats(steps, episode)
+    stats = episode_stats(steps, episode)._replace(stuck=_first_stuck(env, steps.obs))
     if is_partial:
         steps, cut = cut_short(steps, is_whole=bool(threshold))
         stats = stats._replace(cut=cut)
@@ -115,6 +116,15 @@ def episode_stats(steps: Transition, episode: EpisodeSoFar) -> EpisodeStats:
         # Not a number if no episode ended, and then not journalled.
         info={name: jnp.where(ended, x, 0.0).sum() / episodes for name, x in figures.items()},
     )
+
+
+def _first_stuck(env: VectorEnv, obs: Any) -> Any:
+    """Return the first row `[T * B]` of observations whose mask forbids every action; -1 if there is none."""
+    mask = split_mask(obs)[1]
+    if mask is None:
+        return jnp.int32(-1)
+    is_stuck = ~allows_any(env.action_space, mask).ravel()
+    return jnp.where(is_stuck.any(), is_stuck.argmax(), -1).astype(jnp.int32)
 
 
 def _info_figures(episode: EpisodeSoFar) -> dict[str, Any]:

@@ -235,6 +235,13 @@ class Recorder:
         if self.options.loguru:
             log(line.strip())
 
+    def failed(self, error: BaseException) -> None:
+        """Keep what is known of an error besides its line, such as an environment's traceback, in the folder's log."""
+        notes = getattr(error, "__notes__", None)
+        if notes and self.folder is not None:
+            self.console.note("\n".join([str(error), *notes]))
+            notes.clear()  # who tells of the error need not repeat them
+
     def end(self, status: str, reason: str, **facts: Any) -> None:
         """Write down how the run ended, or stopped for a while."""
         self._before, self._started = self.elapsed, None  # what trackers still have to send is not training
@@ -340,7 +347,7 @@ LOGGED = ("steps", "policy_loss", "value_loss", "critic_loss", "episode_return_m
 """Figures of an iteration that the log gets."""
 COUNTED = (
     "steps", "episodes", "updates", "fault", "halt", "return_sum", "return_min", "return_max", "length_sum",
-    "terminations", "successes", *EPISODE_METRICS, *Counted._fields,
+    "terminations", "successes", *EPISODE_METRICS, *Counted._fields, "stuck",
 )  # fmt: skip
 """Columns of a chunk that become totals or episode figures; all others are metrics of the algorithm."""
 
