@@ -142,8 +142,8 @@ class Shows(gymnasium.Env):
 @pytest.mark.parametrize(
     ("shown", "message"),
     [
-        ({"a": np.zeros(3), "b": 0}, "observation 'a' of shape (3,), but its observation space says (2,)"),
-        ({"a": np.zeros(2), "b": np.zeros(1)}, "observation 'b' of shape (1,), but its observation space says ()"),
+        ({"a": np.zeros(3), "b": 0}, "observation 'a' has the shape (3,), but its observation space says (2,)"),
+        ({"a": np.zeros(2), "b": np.zeros(1)}, "observation 'b' has the shape (1,), but its observation space says ()"),
         ({"a": np.zeros(2)}, "a dict with keys ['a', 'b'] was expected, got keys ['a']"),
         (np.zeros(2), "a dict with keys ['a', 'b'] was expected, got ndarray"),
     ],

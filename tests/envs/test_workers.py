@@ -138,7 +138,7 @@ REASONS = {
     "stop": "gave no answer for 0.4 s",
     "loop": "in commit",
     "shape": "observation",
-    "type": "raised ValueError: could not convert string to float: 'many'",
+    "type": "answered wrongly: its reward is 'many', which holds no real numbers",
     "slow reset": "resetting; seed ",
 }
 

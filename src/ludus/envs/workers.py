@@ -437,7 +437,8 @@ class WorkerEnv:
         index, resets = self._control.at[worker.number].tolist()
         row = worker.rows.start + index
         doing = "resetting" if resets else "stepping" if worker.was_reset else "being made"
-        history = f"seed {self._log.seed(row)}, episode {self._log.episodes[row] + 1}" if worker.was_reset else ""
+        told = f"seed {self._log.seed(row)}, episode {self._log.episodes[row] + 1}, step {self._log.length(row)}"
+        history = told if worker.was_reset else ""
         if worker.knows_actions and self._actions is not None:
             last = map_tree(lambda x: np.array2string(x[row], threshold=32, separator=", "), self._actions)
             history += f", last action {last}".replace("\n", "")
