@@ -45,8 +45,8 @@ def test_nothing_that_never_happened_is_learnt_after_a_fault(how, num_workers, a
     )
     seen, collect = [], host.collect
 
-    def spied(*arguments):
-        collected = collect(*arguments)
+    def spied(*arguments, **others):
+        collected = collect(*arguments, **others)
         seen.append(collected[1:])
         return collected
 
