@@ -15,12 +15,14 @@ ROOMS = ("envs", "rollout", "learning", "networks", "tracking")
 PURE = ("learning.returns", "learning.losses", "learning.normalize")
 
 # What each room may know of ours, besides the shared words.
-SHARED = {"types", "spaces", "rows", "seeding"}
+SHARED = {"types", "spaces", "rows", "seeding", "summing"}
 ALLOWED = {
     "types": set(),
     "spaces": set(),
     "rows": set(),
     "seeding": set(),
+    "summing": set(),
+    "cohorts": set(SHARED),
     "counting": {"types"},
     "interrupt": set(),
     "compilation": {"types"},
@@ -35,7 +37,7 @@ ALLOWED = {
     "learning": {"learning", "networks", "replay", *SHARED},
     "replay": {"types"},
     "files": set(),
-    "tracking": {"tracking", "files", "processes", *SHARED},
+    "tracking": {"tracking", "cohorts", "files", "processes", *SHARED},
     "track": {"publish", "report", "tracking", "files", "types"},
     "publish": {"export", "keeping", "policy", "promotion", "tracking", "types"},
     "promotion": {"evaluation", "policy", "run_config"},
@@ -45,7 +47,17 @@ ALLOWED = {
     "settings": {"convergence", "keeping", "tracking", "types"},
     "run_config": {"counting", "envs", "learning", "own_code", "settings", "tracking", "trainer", "types"},
     "progress": {"compilation", "convergence", "keeping", "run_config", "tracking", "trainer"},
-    "loop": {"compilation", "counting", "evaluation", "iteration", "learning", "rollout", "settings", *SHARED},
+    "loop": {
+        "cohorts",
+        "compilation",
+        "counting",
+        "evaluation",
+        "iteration",
+        "learning",
+        "rollout",
+        "settings",
+        *SHARED,
+    },
     "judging": {
         "callback",
         "compilation",
@@ -61,7 +73,7 @@ ALLOWED = {
     },
     "retreat": {"envs", "iteration"},
     "learned": {"files", "learning", "networks", *SHARED},
-    "policy": {"learned"},
+    "policy": {"learned", *SHARED},
     "critic": {"learned", *SHARED},
     "export": {"export", "critic", "policy", "learned", "learning", "networks", "rollout", "compilation", *SHARED},
     "report": {"report", "tracking", "files", "types"},
