@@ -171,7 +171,7 @@ class Trainer:
         state = self.algorithm.policy(self.state.learner)
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
             state = self._last_policy  # an exception broke a chunk that had taken the state over
-        return Policy(self.loop.arrays, copied(state), self.loop.spec, self.env.id)
+        return Policy(self.loop.arrays, self._copied(state), self.loop.spec, self.env.id)
 
     @property
     def critic(self) -> Critic | None:
@@ -179,7 +179,7 @@ class Trainer:
         state = self.algorithm.critic(self.state.learner)
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
             return None
-        return Critic(self.loop.arrays, copied(state), self.loop.spec, self.env.id)
+        return Critic(self.loop.arrays, self._copied(state), self.loop.spec, self.env.id)
 
     def evaluate(self, episodes: int = 100) -> Evaluation:
         """Evaluate the policy as it is now, on environments and seeds that training never sees."""
@@ -305,6 +305,8 @@ class Trainer:
                 return _name_of(interrupt) if interrupt.requested is not None else "max_seconds"
             if reason := self.judge.ended_early(told):
                 return reason
+            if interrupt.requested is not None:  # it came while something was compiled or saved
+                return _name_of(interrupt)
             if self.keeper.is_due(record.iterations, record.steps, record.elapsed):
                 self._save()
             self.keeper.settle(wait=False)
@@ -329,6 +331,10 @@ class Trainer:
                 self.judge.hold(told)
                 return reason
             length = min(CAPACITY, 2 * length, max(1, int(length * CHUNK_SECONDS / seconds)))
+
+    def _copied(self, tree: Any) -> Any:
+        """Copy arrays; not by a program where one was left running, which another would have to wait for."""
+        return jax.tree.map(np.array, tree) if self.retreat.was_used else copied(tree)
 
     def _watch(self, interrupt: Interrupt, until: float) -> Watch:
         """Return what is told of a chunk while it runs: it gives the chunk up where it must and can."""

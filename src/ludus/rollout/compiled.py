@@ -224,8 +224,8 @@ def play(
             active = np.asarray(playing.active)
             pace = PIECE_SECONDS / (time.perf_counter() - began)
             steps = max(1, min(2 * steps, int(steps * pace)))
-    except Left:
-        count = 0
+    except Left:  # nothing is fetched: a program may be running that it would have to wait for
+        return np.zeros(0, np.float32), np.zeros(0, np.int32), {}, np.zeros(0, bool)
     played = jax.tree.map(lambda x: x[:count], jax.device_get(playing.episode))
     return played.episode_return, played.episode_length, _info_figures(played), active[:count]
 
