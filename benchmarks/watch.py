@@ -138,11 +138,10 @@ def grow(runs: Path, chosen: str, ended: threading.Event) -> None:
 
 def weigh(address: str, run: str, seconds: float) -> list[int]:
     """Read the events of a run as a browser does; return the bytes of each update."""
-    with urllib.request.urlopen(address) as page:
-        cookie = page.headers["Set-Cookie"].partition(";")[0]
-    where = re.sub(r"\?.*", f"events?run={run}", address)
+    page, token = address.split("#token=")
+    asked = urllib.request.Request(f"{page}events?run={run}", headers={"X-Ludus-Token": token})
     sizes, size, started = [], 0, time.perf_counter()
-    with urllib.request.urlopen(urllib.request.Request(where, headers={"Cookie": cookie})) as stream:
+    with urllib.request.urlopen(asked) as stream:
         while time.perf_counter() - started < seconds:
             line = stream.readline()
             size += len(line)

@@ -335,7 +335,7 @@ def test_it_says_where_it_is_and_ends_cleanly(number, tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         said = child.stdout.readline()
-        assert re.fullmatch(r"watching \S+: http://127\.0\.0\.1:\d+/\?token=[\w-]{43}\n", said)
+        assert re.fullmatch(r"watching \S+: http://127\.0\.0\.1:\d+/#token=[\w-]{43}\n", said)
         child.send_signal(number)
         rest = child.communicate(timeout=20)
     assert (child.returncode, rest) == (0, ("", ""))

@@ -1,11 +1,13 @@
 """The live page in a real Chromium, while something is written and while something trains."""
 
+import http.server
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -152,6 +154,86 @@ def test_a_server_that_goes_away_is_noticed(tmp_path, browser):
         page.goto(served.address)
         until(page, "document.getElementById('link').textContent === 'live'")
     until(page, "document.getElementById('link').textContent.startsWith('not connected')")
+    context.close()
+
+
+class Neighbour(http.server.BaseHTTPRequestHandler):
+    """Another server on loopback: it remembers what it is told and sets cookies that only it needs."""
+
+    cookies = ('theme={"mode":"dark"}; Path=/', "caf\u00e9=\u00fc; Path=/", f"many={'x' * 4000}; Path=/")
+
+    def do_GET(self) -> None:
+        self.server.heard.append(f"{self.path}\n{self.headers}")
+        self.send_response(200)
+        for cookie in self.cookies:
+            self.send_header("Set-Cookie", cookie.encode().decode("latin-1"))
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>neighbour</title>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def neighbour():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Neighbour) as server:
+        server.heard = []
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_another_server_of_this_machine_learns_nothing_and_breaks_nothing(tmp_path, browser, neighbour):
+    make_run(tmp_path / "secret-run", learning_rows(10))
+    context = browser.new_context()
+    with serving(tmp_path) as served:
+        page, other = context.new_page(), context.new_page()
+        page.goto(served.address)
+        until(page, "document.querySelectorAll('#runs a').length === 1")
+        assert page.url.endswith("/")
+        ours = f"http://127.0.0.1:{served.port}"
+        other.goto(f"http://127.0.0.1:{neighbour.server_port}/")
+        tried = other.evaluate(
+            """async (ours) => {
+              const got = [document.cookie, JSON.stringify({ ...localStorage }), JSON.stringify({ ...sessionStorage })];
+              for (const path of ["/", "/events", "/watch.js"])
+                for (const more of [{}, { credentials: "include" }, { mode: "no-cors", credentials: "include" }])
+                  got.push(await fetch(ours + path, more).then((answer) => answer.text(), () => "refused"));
+              const opened = window.open(ours + "/");
+              await new Promise((resolve) => setTimeout(resolve, 500));
+              try { got.push(opened.localStorage.getItem("ludus-token")); } catch { got.push("refused"); }
+              return got;
+            }""",
+            ours,
+        )
+        told = "\n".join([*neighbour.heard, *tried])
+        assert len(neighbour.heard) > 0
+        assert served.gate.token not in told
+        assert "secret-run" not in told
+        assert not [cookie for cookie in context.cookies() if served.gate.token in cookie["value"]]
+        page.reload()  # now with the cookies of the other server
+        until(page, "document.getElementById('link').textContent === 'live'")
+        until(page, "document.querySelectorAll('#runs a').length === 1")
+        beside = context.new_page()
+        beside.goto(f"{ours}/")  # a run opened in another tab needs no token in its address
+        until(beside, "document.querySelectorAll('#runs a').length === 1")
+    context.close()
+
+
+def test_a_page_without_the_token_says_what_to_do_and_goes_on_when_it_comes(tmp_path, browser):
+    make_run(tmp_path / "run", learning_rows(10))
+    context = browser.new_context()
+    page = context.new_page()
+    with serving(tmp_path) as served:
+        page.goto(f"http://127.0.0.1:{served.port}/#token=an-old-one")
+        until(page, "document.getElementById('link').textContent.includes('open the address that ludus watch printed')")
+        assert page.locator("#runs a").count() == 0
+        page.evaluate("(hash) => { location.hash = hash; }", served.address.partition("#")[2])
+        until(page, "document.querySelectorAll('#runs a').length === 1")
+        assert page.url.endswith("/")
     context.close()
 
 

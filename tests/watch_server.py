@@ -31,9 +31,9 @@ class Serving:
     def head(self, method: str = "GET", target: str = "/", **changes: str | None) -> bytes:
         """Return the head of a request that is allowed, but for the changes; None leaves a header out."""
         host = f"127.0.0.1:{self.port}"
-        headers = {"Host": host, "Cookie": f"{self.gate.cookie}={self.gate.token}"}
+        headers = {"Host": host, "X-Ludus-Token": self.gate.token}
         if method == "POST":
-            headers |= {"Origin": f"http://{host}", "X-Ludus-Token": self.gate.action_token}
+            headers |= {"Origin": f"http://{host}"}
         headers |= {name.replace("_", "-"): value for name, value in changes.items()}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items() if value is not None)
         return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")

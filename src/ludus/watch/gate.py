@@ -2,6 +2,9 @@
 
 A page of another site cannot read or change anything, for each of several reasons: it does not know the token, its
 requests carry its own `Origin`, and a name that it lets point at this machine (DNS rebinding) is not a `Host` of ours.
+
+The token comes in a header that the page's own script sets, never in a cookie: cookies do not know of ports, so that a
+browser would hand it to every other server on this machine. Cookies of those servers come here too; nobody reads them.
 """
 
 import hmac
@@ -10,21 +13,23 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 HEAD_BYTES, BODY_BYTES, MOST_HEADERS = 8192, 1024, 64
+WHOLE_HEAD_BYTES = 1 << 18
+"""A head with its cookies, which other servers of this machine may have set in numbers."""
 TOKEN_HEADER = "x-ludus-token"
-SINGLE = ("host", "origin", "cookie", "content-length", TOKEN_HEADER)
+SINGLE = ("host", "origin", "content-length", TOKEN_HEADER)
 """Headers of which a request has one at most."""
-KNOWN = {"token", "run", "v"}
+KNOWN = {"run", "v"}
 """What a query may name."""
+COOKIE = re.compile(rb"\r\ncookie:[^\r\n]*", re.IGNORECASE)
 NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 TARGET = re.compile(r"/[!-~]*")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-    "media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "media-src blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """Plotly writes style attributes; scripts are files of ours alone."""
 SAFETY = {
@@ -63,7 +68,10 @@ class Request(NamedTuple):
 
 
 def parse(head: bytes) -> Request:
-    """Read the head of a request, strictly: what could be read in two ways is refused."""
+    """Read the head of a request, strictly: what could be read in two ways is refused. Its cookies are not read."""
+    head = COOKIE.sub(b"", head)
+    if len(head) > HEAD_BYTES:
+        raise Refused(431, "the headers are too large")
     try:
         first, *lines = head.decode("ascii").removesuffix("\r\n\r\n").split("\r\n")
     except UnicodeDecodeError as error:
@@ -110,23 +118,16 @@ class Gate:
     host: str
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    """Whoever has it may look."""
-    action_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    """Whoever has this one too, which only the page itself tells, may ask a run to stop."""
-
-    @property
-    def cookie(self) -> str:
-        """The name of the cookie that holds the token; cookies do not know of ports."""
-        return f"ludus-watch-{self.port}"
+    """Whoever has it may look, and may ask a run to stop."""
 
     @property
     def address(self) -> str:
-        """Where the page is, token and all."""
+        """Where the page is, token and all; a browser keeps what is behind the # to itself and the page's script."""
         shown = "127.0.0.1" if _is_wildcard(self.host) else self.host
-        return f"http://{_bracketed(shown)}:{self.port}/?token={self.token}"
+        return f"http://{_bracketed(shown)}:{self.port}/#token={self.token}"
 
     def check(self, request: Request) -> None:
-        """Let a request pass, or raise Refused."""
+        """Raise Refused for a request that no page of ours makes, whoever asks."""
         if not self._is_ours(request.headers.get("host", "")):
             raise Refused(421, "this name is not mine")
         origin = request.headers.get("origin")
@@ -136,24 +137,12 @@ class Gate:
             raise Refused(403, "another site may not ask")
         if request.method not in ("GET", "POST"):
             raise Refused(405, "there is GET and POST")
-        if not self._knows(request):
-            raise Refused(403, "open the address that ludus watch printed, token and all")
-        if request.method == "POST":
-            self._check_action(request, origin)
-
-    def _check_action(self, request: Request, origin: str | None) -> None:
-        if origin is None or not _equal(request.headers.get(TOKEN_HEADER, ""), self.action_token):
+        if request.method == "POST" and origin is None:
             raise Refused(403, "only the page itself may ask for that")
 
-    def _knows(self, request: Request) -> bool:
-        """Tell whether a request has the token: in its cookie or, the first time, in its address."""
-        try:
-            kept = SimpleCookie(request.headers.get("cookie", "")).get(self.cookie)
-        except CookieError:
-            kept = None
-        if kept is not None and _equal(kept.value, self.token):
-            return True
-        return request.method == "GET" and request.path == "/" and _equal(request.query.get("token", ""), self.token)
+    def knows(self, request: Request) -> bool:
+        """Tell whether a request has the token, compared in a time that tells nothing of where it differs."""
+        return hmac.compare_digest(request.headers.get(TOKEN_HEADER, "").encode(), self.token.encode())
 
     def _is_ours(self, name: str) -> bool:
         """Tell whether host and port are ours; of a server that listens everywhere, any address without a name is."""
@@ -184,8 +173,3 @@ def _is_wildcard(host: str) -> bool:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _equal(given: str, wanted: str) -> bool:
-    """Compare in a time that tells nothing of where they differ."""
-    return hmac.compare_digest(given.encode(), wanted.encode())

@@ -1,7 +1,8 @@
 """The server of the live page: HTTP on loopback, a few routes, nothing but the standard library.
 
 Each connection serves one request. Heads and bodies are small and must come soon, answers must be taken soon, and there
-are only so many connections at once.
+are only so many connections at once: of those that have not shown the token, a new one takes the place of the oldest:
+strangers who hold theirs open shut nobody out.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from typing import Any
 
 from ludus.report.page import plotly_js, resource
 from ludus.types import LudusError
-from ludus.watch.gate import BODY_BYTES, HEAD_BYTES, SAFETY, Gate, Refused, Request, parse
+from ludus.watch.gate import BODY_BYTES, SAFETY, WHOLE_HEAD_BYTES, Gate, Refused, Request, parse
 from ludus.watch.opened import VIDEOS, Opened, newest_video
 from ludus.watch.shelf import KEY, Shelf
 from ludus.watch.stream import Viewer
@@ -29,7 +30,8 @@ from ludus.watch.stream import Viewer
 PORTS = range(8642, 8652)
 """Tried one after the other when none is given."""
 REQUEST_SECONDS, ANSWER_SECONDS = 5.0, 20.0
-MOST_CONNECTIONS, MOST_STREAMS = 64, 16
+MOST_STRANGERS, MOST_STREAMS = 64, 16
+"""Connections without the token, and pages that are open."""
 PERIOD_SECONDS, HURRY_SECONDS, PING_SECONDS = 1.0, 0.05, 15.0
 KEPT_SECONDS = 60.0
 """What was read of a run is kept for so long after its last viewer has gone."""
@@ -45,15 +47,17 @@ class Server:
         """Listen nowhere yet."""
         self.shelf, self.gate = Shelf(folder), Gate(host, port)
         self._open: dict[str, tuple[Opened, float]] = {}
-        self._connections = self._streams = 0
+        self._streams = 0
         self._listening: asyncio.Server | None = None
         self._tasks: set[asyncio.Task] = set()
+        self._strangers: dict[asyncio.Task, None] = {}
+        """Connections that have not shown the token, the oldest first."""
         self._is_closing = False
 
     async def start(self) -> None:
         """Begin to listen; OSError if the port is taken."""
         self._listening = await asyncio.start_server(
-            self._connected, self.gate.host, self.gate.port, limit=HEAD_BYTES, reuse_address=True, backlog=64
+            self._connected, self.gate.host, self.gate.port, limit=WHOLE_HEAD_BYTES, reuse_address=True, backlog=64
         )
         if self.gate.port == 0:
             port = self._listening.sockets[0].getsockname()[1]
@@ -80,25 +84,31 @@ class Server:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        self._connections += 1
+        self._strangers[task] = None
+        if len(self._strangers) > MOST_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.cancel()
         try:
-            await self._serve(reader, writer)
+            await self._serve(task, reader, writer)
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
             pass  # whoever asked has gone, or is too slow
         except asyncio.CancelledError:
             if not self._is_closing:
                 raise
         finally:
-            self._connections -= 1
+            self._strangers.pop(task, None)
             self._tasks.discard(task)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, task: asyncio.Task, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if self._connections > MOST_CONNECTIONS:
-                raise Refused(503, "too many connections")
             request = await self._read(reader)
             self.gate.check(request)
+            if self.gate.knows(request):
+                self._strangers.pop(task, None)
+            elif request.method != "GET" or request.path[1:] not in ("", *ASSETS):  # these are the same for everybody
+                raise Refused(403, "open the address that ludus watch printed, token and all")
             await self._route(request, reader, writer)
         except Refused as refused:
             await _answer(writer, refused.status, f"{refused}\n".encode(), TEXT)
@@ -118,11 +128,12 @@ class Server:
     async def _route(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         match request.method, request.path.split("/")[1:]:
             case "GET", [""]:
-                await self._page(writer)
+                page = _resource("watch.html").replace("PLOTLY", f"plotly.js?v={plotly_version()}")
+                await _answer(writer, 200, page.encode(), "text/html; charset=utf-8")
             case "GET", ["events"]:
                 await self._events(request.query.get("run"), reader, writer)
             case "GET", ["runs", key, "video"] if key in self.shelf.runs:
-                await _send_video(self.shelf.runs[key].path, request, writer)
+                await _send_video(self.shelf.runs[key].path, writer)
             case "POST", ["runs", key, "stop"] if key in self.shelf.runs:
                 await self._stop(key, writer)
             case "GET", [name] if name in ASSETS:
@@ -132,13 +143,6 @@ class Server:
                 raise Refused(405 if request.method == "POST" else 404, "there is no such thing here")
             case _:
                 raise Refused(404, "there is no such thing here")
-
-    async def _page(self, writer: asyncio.StreamWriter) -> None:
-        page = _resource("watch.html").replace("ACTION_TOKEN", self.gate.action_token)
-        page = page.replace("PLOTLY", f"plotly.js?v={plotly_version()}")
-        # Strict: no request that another site causes carries it.
-        cookie = f"{self.gate.cookie}={self.gate.token}; HttpOnly; SameSite=Strict; Path=/"
-        await _answer(writer, 200, page.encode(), "text/html; charset=utf-8", {"Set-Cookie": cookie})
 
     async def _stop(self, key: str, writer: asyncio.StreamWriter) -> None:
         try:
@@ -218,20 +222,16 @@ def _resource(name: str) -> str:
     return (files("ludus.watch") / name).read_text(encoding="utf-8")
 
 
-async def _send_video(run: Path, request: Request, writer: asyncio.StreamWriter) -> None:
-    """Send the newest video, or the part of it that is asked for."""
+async def _send_video(run: Path, writer: asyncio.StreamWriter) -> None:
+    """Send the newest video."""
     video = await asyncio.to_thread(newest_video, run)
     file = await asyncio.to_thread(_open_video, run, video)
     with os.fdopen(file, "rb") as handle:
-        size = os.fstat(file).st_size
-        start, stop, is_part = _part(request.headers.get("range"), size)
-        headers = {"Accept-Ranges": "bytes", "Content-Length": str(stop - start), "Cache-Control": "no-store"}
-        if is_part:
-            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
-        await _head(writer, 206 if is_part else 200, video["kind"] if video else TEXT, headers)
-        handle.seek(start)
-        while start < stop and (data := await asyncio.to_thread(handle.read, min(CHUNK, stop - start))):
-            start += len(data)
+        left = os.fstat(file).st_size
+        headers = {"Content-Length": str(left), "Cache-Control": "no-store"}
+        await _head(writer, 200, video["kind"] if video else TEXT, headers)
+        while left and (data := await asyncio.to_thread(handle.read, min(CHUNK, left))):
+            left -= len(data)
             writer.write(data)
             async with asyncio.timeout(ANSWER_SECONDS):
                 await writer.drain()
@@ -253,19 +253,6 @@ def _open_video(run: Path, video: dict[str, Any] | None) -> int:
         os.close(file)
         raise Refused(404, "there is no video yet")
     return file
-
-
-def _part(wanted: str | None, size: int) -> tuple[int, int, bool]:
-    """Return from where to where a request wants a file, and whether that is a part of it."""
-    unit, _, span = (wanted or "").partition("=")
-    first, dash, last = span.partition("-")
-    if unit != "bytes" or not dash or not (first + last).isdecimal() or len(span) > 40:
-        return 0, size, False
-    start = int(first) if first else max(0, size - int(last))
-    stop = min(size, int(last) + 1) if first and last else size
-    if start >= stop:
-        raise Refused(416, "the video has no such part")
-    return start, stop, True
 
 
 async def _answer(

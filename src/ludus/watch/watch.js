@@ -8,7 +8,7 @@
   const panels = new Map(); // what is to be drawn, by identifier
   const inView = new Set();
   const script = document.querySelector("script[data-plotly]");
-  let source = null, open = null, plotly = null, sure = 0, film = "";
+  let stream = null, open = null, plotly = null, sure = 0, film = "", token = "";
 
   function made(tag, text, kind) {
     const element = document.createElement(tag);
@@ -128,7 +128,7 @@
     clearTimeout(sure);
     sure = 0;
     button.disabled = true;
-    const answer = await fetch(`runs/${open}/stop`, { method: "POST", headers: { "X-Ludus-Token": root.dataset.action } });
+    const answer = await ask(`runs/${open}/stop`, { method: "POST" });
     const said = (await answer.text()).trim();
     at("said").textContent = answer.ok ? `Asked: ${said}.` : `Not stopped: ${said}.`;
     button.disabled = answer.ok;
@@ -139,11 +139,17 @@
     const mark = video ? `${open} ${video.name} ${video.written}` : "";
     if (mark === film) return;
     film = mark;
-    figure.querySelector("video, img")?.remove();
-    if (!video) return;
-    const isImage = video.kind.startsWith("image/");
+    const old = figure.querySelector("video, img");
+    if (old) { URL.revokeObjectURL(old.src); old.remove(); }
+    if (video) play(video, mark).catch(() => { if (film === mark) film = ""; }); // then the next update tries again
+  }
+  async function play(video, mark) { // an element that fetches by itself would not show the token
+    const answer = await ask(`runs/${open}/video`);
+    const content = await answer.blob();
+    if (film !== mark || !answer.ok) return;
+    const figure = at("film"), isImage = video.kind.startsWith("image/");
     const player = made(isImage ? "img" : "video");
-    player.src = `runs/${open}/video?v=${video.written}`;
+    player.src = URL.createObjectURL(content);
     if (isImage) player.alt = `the newest video of this run, ${video.name}`;
     else Object.assign(player, { controls: true, muted: true, loop: true, playsInline: true, preload: "metadata" });
     figure.querySelector("figcaption").textContent = `Newest video: ${video.name}`;
@@ -231,18 +237,49 @@
   }
 
   // --- the connection ---
+  // The token is kept in a store of this host and port, which other servers on this machine do not see, as they would a cookie.
+  function admit() {
+    const given = /^#token=([\w-]+)$/.exec(location.hash);
+    if (given) history.replaceState(null, "", location.pathname);
+    token = given ? given[1] : kept() || token;
+    try { window.localStorage.setItem("ludus-token", token); } catch { /* then only this page knows */ }
+  }
+  function kept() {
+    try { return window.localStorage.getItem("ludus-token"); } catch { return null; }
+  }
+  const ask = (path, more) => fetch(path, { ...more, headers: { "X-Ludus-Token": token }, credentials: "omit" });
   const handlers = { runs: onRuns, head: onHead, use: onUse, log: onLog, outline: onOutline, panels: onPanels };
-  function connect() {
-    if (source) source.close();
-    source = new EventSource(open ? `events?run=${open}` : "events");
-    for (const [name, handle] of Object.entries(handlers)) {
-      const mine = source;
-      source.addEventListener(name, (event) => { if (mine === source) handle(JSON.parse(event.data)); });
+  async function connect() { // EventSource cannot send a header
+    stream?.abort();
+    const mine = stream = new AbortController();
+    while (mine === stream) {
+      const said = await listen(mine).catch(() => "not connected; is ludus watch still running?");
+      if (mine !== stream) return;
+      at("link").textContent = said;
+      at("link").className = "quiet lost";
+      await new Promise((resolve) => setTimeout(resolve, 2000));
+      admit(); // another page may have been opened with the token of a new server
     }
-    source.onopen = () => { at("link").textContent = "live"; at("link").className = "quiet live"; };
-    source.onerror = () => { at("link").textContent = "not connected; is ludus watch still running?"; at("link").className = "quiet lost"; };
+  }
+  async function listen(mine) {
+    const answer = await ask(open ? `events?run=${open}` : "events", { signal: mine.signal });
+    if (!answer.ok) return `not connected: ${(await answer.text()).trim()}`;
+    at("link").textContent = "live";
+    at("link").className = "quiet live";
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let text = ""; ;) {
+      const { value, done } = await reader.read();
+      if (done) throw new Error("the server has gone");
+      const events = (text + value).split("\n\n");
+      text = events.pop();
+      for (const event of events) {
+        const [, name, data] = /^event: (\w+)\ndata: ([^]*)$/.exec(event) || [];
+        if (name && mine === stream) handlers[name]?.(JSON.parse(data));
+      }
+    }
   }
   function choose() {
+    admit();
     const id = /^#[0-9a-f]{16}$/.test(location.hash) ? location.hash.slice(1) : null;
     if (open !== id) {
       onOutline([]);
@@ -262,7 +299,6 @@
     if (id) { at("title").textContent = rows.get(id)?.name || "…"; drawing(); window.scrollTo(0, 0); }
     connect();
   }
-  if (location.search) history.replaceState(null, "", location.pathname + location.hash); // the token is in the cookie now
   window.ludus.theme();
   at("stop").addEventListener("click", stop);
   at("filter").addEventListener("input", () => { for (const row of rows.values()) paint(row); });
