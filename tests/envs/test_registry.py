@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import ludus
+from ludus.config import compose
 from ludus.envs.classic import CartPole
-from ludus.envs.gymnasium import GymnasiumEnv
+from ludus.envs.gymnasium import GymnasiumEnv, frame_advice
 from ludus.envs.registry import _registered
 from ludus.envs.vector import VectorEnv
 from ludus.spaces import Box, Discrete
@@ -31,6 +32,18 @@ class Walk(gymnasium.Env):
     def step(self, action):
         self.t, self.x = self.t + 1, self.x + (1 if action == 1 else -1)
         return np.array([self.x], np.float32), self.x, self.t == self.length, False, {}
+
+
+class Screen(gymnasium.Env):
+    """Shows black frames of any shape."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.observation_space = gymnasium.spaces.Box(0, 255, tuple(shape), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(self.observation_space.shape, np.uint8), {}
 
 
 @pytest.fixture
@@ -235,3 +248,36 @@ def test_a_gymnasium_environment_of_the_old_kind_is_refused_by_name():
     env.reset([0])
     with pytest.raises(ludus.LudusError, match=r"step\(\) must return 5 values, as Gymnasium says, got 4 values"):
         env.step(np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((210, 160, 3), ("frames of 210 x 160 x 3 take 4.8 times as long", "gymnasium.wrappers:ResizeObservation")),
+        ((3, 210, 160), ("frames of 3 x 210 x 160", "gymnasium.wrappers:ResizeObservation")),
+        ((4, 96, 96, 3), ("will see 110592 numbers in a row", "gymnasium.wrappers:GrayscaleObservation")),
+        ((96, 96, 3), ()),
+        ((4, 84, 84), ()),
+        ((84, 84), ()),
+        ((5, 5, 7, 3), ()),
+    ],
+    ids=str,
+)
+def test_frames_that_networks_see_slowly_or_not_as_pictures_get_a_warning_that_names_the_wrapper(shape, words, caplog):
+    ludus.make_env(Screen, shape=shape).close()
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("ludus")]
+    assert len(said) == bool(words) and all(word in said[0] for word in words)
+    assert all("\n" not in line and "object:Screen" in line for line in said)
+
+
+def test_atari_is_told_of_its_own_wrapper():
+    (line,) = frame_advice("gym:ALE/Pong-v5", Box(0, 255, (210, 160, 3), "uint8"))
+    assert "env_options.frameskip=1 'env_wrappers=[gymnasium.wrappers:AtariPreprocessing," in line
+
+
+def test_the_wrappers_that_a_warning_names_make_pictures_of_frame_stacks():
+    (line,) = frame_advice("object:Screen", Box(0, 255, (4, 96, 96, 3), "uint8"))
+    typed = line[line.index("env_wrappers=") : -1]
+    env = ludus.make_env(Screen, shape=(96, 96, 3), env_wrappers=compose(["env=gym:CarRacing-v3", typed]).env_wrappers)
+    assert env.observation_space == Box(0, 255, (4, 96, 96), "uint8") and env.reset([0]).shape == (1, 4, 96, 96)
+    env.close()

@@ -5,6 +5,7 @@ This is the only file that imports Gymnasium, and it is imported only when such 
 
 import copy
 import difflib
+import math
 import re
 import statistics
 import time
@@ -23,7 +24,7 @@ from ludus.envs.base import HostStep
 from ludus.envs.episode_info import EpisodeInfo
 from ludus.envs.recall import EpisodeLog, Recalled
 from ludus.envs.shown import MASK, Shown
-from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatten, unflatten
+from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatten, leaves, unflatten
 from ludus.summing import add
 from ludus.types import LudusError
 
@@ -36,6 +37,12 @@ the last bits of all that follows: they are made anew for each episode, which ta
 
 RETURN_THRESHOLDS = {"Pendulum-v1": -200.0}
 """Mean returns from which on tasks count as solved of which Gymnasium does not say it."""
+
+
+LONG_SIDE, MANY_PIXELS = 36, 20_000
+"""A frame has two sides of at least so many pixels; one of more than so many in all is worth making smaller first."""
+
+STACK = "{name:gymnasium.wrappers:FrameStackObservation,stack_size:4}"
 
 
 class GymnasiumEnv:
@@ -382,6 +389,30 @@ def _as_dict(space: gymnasium.spaces.Dict, name: str) -> Dict:
             hint = f"; leave it out: 'env_wrappers=[{wrapper}]'"
         raise LudusError(f"{refused[0]}{hint}")
     return Dict(list(parts.items()))
+
+
+def frame_advice(id: str, space: Space) -> Iterator[str]:
+    """Yield what to do about frames that networks would see slowly, or not as pictures."""
+    for _, leaf in leaves(space):
+        if not isinstance(leaf, Box) or leaf.dtype != "uint8":
+            continue
+        *_, width, height = sorted(leaf.shape) if len(leaf.shape) in (3, 4) else (0, 0)
+        shape = " x ".join(map(str, leaf.shape))
+        if len(leaf.shape) == 4 and width >= LONG_SIDE:
+            wrappers = f"[gymnasium.wrappers:GrayscaleObservation,{STACK}]"
+            yield (
+                f"{id}: bytes of {shape} are no picture to a network, which will see {math.prod(leaf.shape)} numbers "
+                f"in a row; make frames grey before they are stacked: 'env_wrappers={wrappers}'"
+            )
+        elif width * height > MANY_PIXELS:
+            size = "{name:gymnasium.wrappers:ResizeObservation,shape:[84,84]}"
+            wrappers = f"'env_wrappers=[gymnasium.wrappers:GrayscaleObservation,{size},{STACK}]'"
+            if "ALE/" in id:
+                wrappers = f"env_options.frameskip=1 'env_wrappers=[gymnasium.wrappers:AtariPreprocessing,{STACK}]'"
+            yield (
+                f"{id}: frames of {shape} take {width * height / 84**2:.1f} times as long to learn from as those of 84 "
+                f"x 84 that are usual; to have those: {wrappers}"
+            )
 
 
 def known_ids() -> list[str]:

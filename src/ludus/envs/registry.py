@@ -1,6 +1,7 @@
 """Environments by name: a prefix picks the library; without one, the fastest backend that is faithful to the id."""
 
 import difflib
+import logging
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ FAITHFUL_IN_ENVPOOL = frozenset(
 """Gymnasium's ids whose environments in EnvPool were shown to be the same; docs/en/envpool.md says how."""
 WORKER_KEYS = ("num_workers", "worker_timeout", "on_worker_fault")
 """What `make_env` takes besides the environment's own options and wrappers."""
+
+_log = logging.getLogger(__name__)
 
 _registered: dict[str, Callable[..., Any]] = {}
 
@@ -211,7 +214,7 @@ def _from_object(
 def _gymnasium(env: Any, num_envs: int, options: dict[str, Any], workers: _Workers, name: str | None = None) -> HostEnv:
     """Make a batch in this process or in workers; `name` is what a user's own environment is registered under."""
     try:
-        from ludus.envs.gymnasium import GymnasiumEnv, longest_episode, recipe, return_threshold
+        from ludus.envs.gymnasium import GymnasiumEnv, frame_advice, longest_episode, recipe, return_threshold
     except ImportError as error:
         raise LudusError(f"env={env}: needs Gymnasium (pip install gymnasium)") from error
     for code in code_in(f"gym:{env}" if isinstance(env, str) else None, workers.wrappers):
@@ -228,6 +231,8 @@ def _gymnasium(env: Any, num_envs: int, options: dict[str, Any], workers: _Worke
     batch.return_threshold = return_threshold(env) if isinstance(env, str) else None
     batch.max_episode_steps = longest_episode(env, options)
     batch.env_wrappers = tuple(wrapper.plain for wrapper in workers.wrappers)
+    for advice in frame_advice(batch.id, batch.observation_space):
+        _log.warning(advice)
     return batch
 
 
