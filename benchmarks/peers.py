@@ -9,10 +9,11 @@ Run it with the interpreter of the peers' own environment (see requirements-peer
     PEERS_PYTHON benchmarks/peers.py sb3 --task sac --threads 2
     PEERS_PYTHON benchmarks/peers.py sbx --task sac --unroll 32
     PEERS_PYTHON benchmarks/peers.py sbx --task bipedal --steps 131072
+    PEERS_PYTHON benchmarks/peers.py sb3 --task pixels --threads 2
     PEERS_PYTHON benchmarks/peers.py sb3 --task act
 
-The task is CartPole-v1 unless `--task` says otherwise: SAC on Pendulum-v1, PPO on BipedalWalker-v3, or the choice of
-actions alone.
+The task is CartPole-v1 unless `--task` says otherwise: SAC on Pendulum-v1, PPO on BipedalWalker-v3 or on pictures
+(frames.py, Stable-Baselines3 only), or the choice of actions alone.
 
 What the keys mean (all times in seconds, none of them rounded):
 
@@ -27,7 +28,8 @@ What the keys mean (all times in seconds, none of them rounded):
     total_seconds       from the first line of this file to the result, evaluation included
     mean_return         mean over 100 fresh episodes; "evaluation" says whether actions were greedy or sampled
     steps_per_second    steady training speed, without import and compilation
-    timed_steps         the steps it was measured over, after the warm-up (tasks sac and bipedal)
+    timed_steps         the steps it was measured over, after the warm-up (tasks sac, bipedal and pixels)
+    cpu_seconds         what all threads of the process worked meanwhile, which other programs disturb least
     microseconds        median time of one call that chooses actions, up to their arrival in NumPy (task act)
 """
 
@@ -92,13 +94,30 @@ ZOO_BIPEDAL = {
     "clip_range": 0.18,
 }
 
+# The `atari` entry of the same file; there the learning rate and the clip range fall linearly to zero over the run.
+ZOO_ATARI_ENVS = 8
+ZOO_ATARI = {
+    "n_steps": 128,
+    "batch_size": 256,
+    "n_epochs": 4,
+    "learning_rate": 2.5e-4,
+    "clip_range": 0.1,
+    "ent_coef": 0.01,
+}
+
 # The peers' defaults for SAC, which both have in common: two layers of 256 with ReLU, a learnt temperature.
 SAC = {"batch_size": 256, "buffer_size": 20_000, "learning_starts": 100}
 SAC_WARMUP = 1_000
 ACT_WARMUP = 100
 
 REJAX_STEPS = 500_000
-TASK_STEPS = {"cartpole": 100_000, "sac": 3_000, "bipedal": 2 * ZOO_BIPEDAL_ENVS * 2048, "act": 5_000}
+TASK_STEPS = {
+    "cartpole": 100_000,
+    "sac": 3_000,
+    "bipedal": 2 * ZOO_BIPEDAL_ENVS * 2048,
+    "pixels": 3 * ZOO_ATARI_ENVS * 128,
+    "act": 5_000,
+}
 DISTRIBUTIONS = {
     "rejax": ("rejax", "gymnax", "jax", "flax", "numpy"),
     "sb3": ("stable-baselines3", "torch", "gymnasium", "numpy"),
@@ -249,10 +268,12 @@ def make_cycle_clock() -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.starts: list[float] = []
+            self.cpu: list[float] = []
             self.steps: list[int] = []
 
         def _on_rollout_start(self) -> None:
             self.starts.append(time.perf_counter())
+            self.cpu.append(time.process_time())
             self.steps.append(self.model.num_timesteps)
 
         def _on_step(self) -> bool:
@@ -286,6 +307,16 @@ def make_bipedal(package: str, seed: int) -> Any:
     return importlib.import_module(package).PPO("MlpPolicy", environments, seed=seed, device="cpu", **ZOO_BIPEDAL)
 
 
+def make_pixels(package: str, seed: int) -> Any:
+    """Build PPO with convolutions, as the Zoo does for Atari, for pictures that cost nothing to make."""
+    from stable_baselines3.common.env_util import make_vec_env
+
+    from frames import Frames
+
+    environments = make_vec_env(Frames, n_envs=ZOO_ATARI_ENVS, seed=seed)
+    return importlib.import_module(package).PPO("CnnPolicy", environments, seed=seed, device="cpu", **ZOO_ATARI)
+
+
 def make_sac(package: str, seed: int, unroll: int) -> Any:
     """Build SAC for Pendulum, with `unroll` environment steps and as many gradient steps by turns."""
     from stable_baselines3.common.env_util import make_vec_env
@@ -299,10 +330,16 @@ def time_steady(model: Any, warmup: int, steps: int) -> dict[str, Any]:
     """Train for `warmup` steps and then `steps` more, and return the speed of the latter."""
     clock = make_cycle_clock()
     model.learn(warmup + steps, callback=clock)
-    end = time.perf_counter()
+    end, cpu = time.perf_counter(), time.process_time()
     first = next(cycle for cycle, done in enumerate(clock.steps) if done >= warmup)
     run_seconds, timed_steps = end - clock.starts[first], model.num_timesteps - clock.steps[first]
-    return {"run_seconds": run_seconds, "timed_steps": timed_steps, "steps_per_second": timed_steps / run_seconds}
+    return {
+        "run_seconds": run_seconds,
+        "cpu_seconds": cpu - clock.cpu[first],
+        "timed_steps": timed_steps,
+        "steps_per_second": timed_steps / run_seconds,
+        "steps_per_cpu_second": timed_steps / (cpu - clock.cpu[first]),
+    }
 
 
 def time_act(package: str, model: Any, calls: int) -> dict[str, Any]:
@@ -346,6 +383,9 @@ def run_baseline_steady(package: str, arguments: argparse.Namespace) -> dict[str
     elif arguments.task == "bipedal":
         warmup = ZOO_BIPEDAL_ENVS * ZOO_BIPEDAL["n_steps"]
         figures = time_steady(make_bipedal(package, arguments.seed), warmup, arguments.steps)
+    elif arguments.task == "pixels":
+        warmup = ZOO_ATARI_ENVS * ZOO_ATARI["n_steps"]
+        figures = time_steady(make_pixels(package, arguments.seed), warmup, arguments.steps)
     else:
         figures = time_act(package, make_baseline(package, arguments.seed), arguments.steps)
     return stopwatch.seconds | figures | {"threads": arguments.threads}

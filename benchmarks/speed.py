@@ -1,7 +1,7 @@
 """How fast ludus is beside its peers, in the same run on the same machine. Prints one JSON object.
 
     .venv/bin/python benchmarks/speed.py --repeats 5 --peers /path/to/peers/bin/python
-    .venv/bin/python benchmarks/speed.py cold steady gymnasium sac bipedal act --repeats 5 --peers ...
+    .venv/bin/python benchmarks/speed.py cold steady gymnasium sac bipedal pixels act --repeats 5 --peers ...
 
 The measurements, of which `cold` is made if none is named:
 
@@ -14,6 +14,8 @@ The measurements, of which `cold` is made if none is named:
                 32 at a time; the peers one at a time, as is their default, and SBX 32 at a time as well
     bipedal     steps per second of PPO on BipedalWalker with the Zoo's settings and 32 environments: ludus with
                 EnvPool, with Gymnasium in its own process (as the peers), and with the workers that it thinks best
+    pixels      steps per second of the process's CPU time, of PPO with the Zoo's settings for Atari on pictures that
+                cost nothing to make (frames.py); the wall-clock speed is on stderr
     act         microseconds of choosing actions for 8 CartPoles, without the environments; the peers' figure holds
                 the values of the states too, which ludus computes later for the whole rollout at once
 
@@ -36,9 +38,9 @@ from typing import Any, NamedTuple
 
 FIRST_SEED = 200
 HERE = Path(__file__).resolve().parent
-NAMES = ("cold", "steady", "gymnasium", "sac", "bipedal", "act")
+NAMES = ("cold", "steady", "gymnasium", "sac", "bipedal", "pixels", "act")
 STEADY_SHAPES = (("4", "128"), ("64", "32"), ("512", "16"))
-BIPEDAL_ITERATION = 65_536
+BIPEDAL_ITERATION, PIXELS_ITERATION = 65_536, 1_024
 SEED = "SEED"
 """Stands for the seed in a command."""
 
@@ -76,13 +78,14 @@ def measurements(given: argparse.Namespace) -> dict[str, Measurement]:
 
     cold = [sys.executable, "-c", LUDUS, SEED]
     command = [str(Path(sys.executable).parent / "ludus"), "train", "env=CartPole-v1", f"seed={SEED}", "run_dir=run"]
-    steady, gymnasium, sac, bipedal, act = (
+    steady, gymnasium, sac, bipedal, pixels, act = (
         ("--steps", str(steps))
         for steps in (
             given.steady_steps,
             given.gymnasium_steps,
             given.sac_steps,
             given.bipedal_iterations * BIPEDAL_ITERATION,
+            given.pixels_iterations * PIXELS_ITERATION,
             given.act_calls,
         )
     )
@@ -132,6 +135,10 @@ def measurements(given: argparse.Namespace) -> dict[str, Measurement]:
                 "sbx": peer("sbx", "--task", "bipedal", *bipedal),
             },
         ),
+        "pixels": Measurement(
+            "steps_per_cpu_second",
+            {"ludus": ours("pixels", *pixels), "sb3": peer("sb3", "--task", "pixels", *pixels, *threads)},
+        ),
         "act": Measurement(
             "microseconds",
             {
@@ -173,7 +180,7 @@ def summary(measurement: Measurement, repeats: list[dict[str, dict[str, Any]]]) 
     values = {name: [run[name].get(measurement.figure) for run in repeats] for name in measurement.commands}
     there = {name: [value for value in row if value is not None] for name, row in values.items()}
     medians = {name: statistics.median(row) if row else None for name, row in there.items()}
-    is_speed = measurement.figure == "steps_per_second"
+    is_speed = measurement.figure.startswith("steps_per")
     peers = [medians[name] for name in measurement.peers if medians[name]]
     best = (max(peers) if is_speed else min(peers)) if peers else None
     ratios = {
@@ -207,6 +214,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--gymnasium-steps", type=int, default=100_000)
     parser.add_argument("--sac-steps", type=int, default=3_000, help="after the warm-up")
     parser.add_argument("--bipedal-iterations", type=int, default=2, help="of 65,536 steps, after the first one")
+    parser.add_argument("--pixels-iterations", type=int, default=3, help="of 1,024 steps, after the first one")
     parser.add_argument("--act-calls", type=int, default=5_000)
     given = parser.parse_args()
     unknown = [name for name in given.names if name not in NAMES]
