@@ -138,11 +138,8 @@ def run_pixels(given: argparse.Namespace) -> dict[str, Any]:
     from frames import Frames
 
     marks = []
-    trainer = Trainer(
-        ludus.PPO(**ZOO_ATARI),
-        ludus.make_env(Frames, num_envs=8),
-        ludus.Settings(seed=given.seed, eval_frequency=0, verbose=False),
-    )
+    settings = ludus.Settings(seed=given.seed, eval_frequency=0, eval_episodes_final=0, verbose=False)
+    trainer = ludus.Trainer(ludus.PPO(**ZOO_ATARI), ludus.make_env(Frames, num_envs=8), settings)
 
     def note(metrics: dict[str, Any]) -> None:
         marks.append((time.perf_counter(), time.process_time()))

@@ -281,3 +281,10 @@ def test_the_wrappers_that_a_warning_names_make_pictures_of_frame_stacks():
     env = ludus.make_env(Screen, shape=(96, 96, 3), env_wrappers=compose(["env=gym:CarRacing-v3", typed]).env_wrappers)
     assert env.observation_space == Box(0, 255, (4, 96, 96), "uint8") and env.reset([0]).shape == (1, 4, 96, 96)
     env.close()
+
+
+def test_wrappers_get_tuples_for_the_lists_that_a_command_line_has():
+    wrapper = {"name": "gymnasium.wrappers:ReshapeObservation", "shape": [48, 12]}
+    env = ludus.make_env(Screen, shape=(24, 24), env_wrappers=[wrapper])
+    assert env.observation_space.shape == (48, 12) and env.env_wrappers == (wrapper,)
+    env.close()

@@ -443,8 +443,10 @@ def _wrapped(make: Callable[[], gymnasium.Env], wrappers: Sequence[tuple[str, di
     env = make()
     for name, arguments in wrappers:
         wrap = own_code.load(name)
+        # A command line or a file has lists alone, and Gymnasium asks for tuples, as in ResizeObservation's shape.
+        given = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
         try:
-            env = wrap(env, **arguments)
+            env = wrap(env, **given)
         except Exception as error:  # whatever the wrapper's own code raises
             raise LudusError(f"env_wrappers: {name} cannot be put around {env} ({_reason(error)})") from error
         if not isinstance(env, gymnasium.Env):
