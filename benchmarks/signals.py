@@ -1,4 +1,4 @@
-"""Send SIGTERM, SIGINT and SIGUSR1 to `ludus train` at random moments. Prints one JSON object.
+"""Send SIGTERM, SIGINT, SIGUSR1 and SIGHUP to `ludus train` at random moments. Prints one JSON object.
 
 Example: `python benchmarks/signals.py 300`. Every trial is a line of the log; a run that was stopped goes on where it
 was. After one signal the run must be saved, end with the signal's exit code within 30 seconds, and be resumed to the

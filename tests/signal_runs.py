@@ -24,7 +24,7 @@ from ludus.cli import main
 from ludus.snapshot import differences
 from ludus.verify import journal_of, state_of
 
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 138}
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 138, signal.SIGHUP: 129}
 SMALL = [
     "num_envs=4", "algorithm.batch_size=64", "algorithm.minibatch_size=32", "algorithm.epochs_per_update=2",
     "algorithm.network.hidden_sizes=[8]", "eval_frequency=10", "eval_episodes=4", "checkpoint.every_iterations=4",
@@ -101,7 +101,7 @@ def signalled(seed: int, case: str, reference: Reference, scratch: Path) -> dict
     chance = random.Random(seed)
     run, log = scratch / "run", scratch / f"{seed}.log"
     shutil.rmtree(run, ignore_errors=True)
-    number = list(CODES)[seed % 3]
+    number = list(CODES)[(seed - seed // 4) % len(CODES)]
     row: dict[str, Any] = {"number": seed, "case": case, "kind": number.name, "failure": None}
     try:
         command = Command(["train", *CASES[case], f"run_dir={run}"], log)
@@ -153,7 +153,7 @@ def twice(seed: int, kind: str, scratch: Path) -> dict[str, Any]:
     chance = random.Random(seed)
     run, log = scratch / "twice", scratch / f"{seed}.log"
     shutil.rmtree(run, ignore_errors=True)
-    first, second = (chance.choice(list(CODES)) for _ in range(2))
+    first, second = chance.choice(list(CODES)), chance.choice(list(CODES)[:3])
     words = {"compiled": LONG, "disk": CASES["jax"], "anywhere": CASES["gym workers"]}[kind]
     row: dict[str, Any] = {"number": seed, "case": kind, "kind": "twice", "failure": None}
     try:

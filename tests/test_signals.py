@@ -30,7 +30,7 @@ def test_signals_at_random_moments_save_the_run_and_the_second_ends_it_at_once(t
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row for row in rows if row["failure"]] == []
     assert len(rows) == 8
-    assert {row["kind"] for row in rows} == {"SIGINT", "SIGTERM", "SIGUSR1", "twice"}
+    assert {row["kind"] for row in rows} == {"SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP", "twice"}
     assert max(row["seconds"] for row in rows) < SAVED_SECONDS
     assert max(row["seconds"] for row in rows if row["kind"] == "twice") < AT_ONCE_SECONDS + SLACK
 

@@ -1,4 +1,9 @@
-"""Signals that save: the first SIGINT (Ctrl-C), SIGTERM or SIGUSR1 asks the run to end, the second ends it at once."""
+"""Signals that save: the first SIGINT (Ctrl-C), SIGTERM, SIGUSR1 or SIGHUP asks the run to end.
+
+The second ends it at once, unless it is SIGHUP, which says that the terminal has gone: a shell that loses its terminal
+sends it to what it has started, and the kernel sends it once more when the shell has ended. Where it is ignored
+(`nohup`), it stays ignored.
+"""
 
 import os
 import select
@@ -7,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 GRACE_SECONDS = 1.0
 """After the second signal the process may clean up for so long."""
 
@@ -35,7 +40,9 @@ class Interrupt:
             self._pipe = os.pipe()
             os.set_blocking(self._pipe[1], False)
             self._previous_wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            heeded = SIGNALS[:-1] if is_ignored else SIGNALS
+            self._previous = {number: signal.signal(number, self._handle) for number in heeded}
             threading.Thread(target=_listen, args=(self._pipe[0],), daemon=True).start()
         return self
 
@@ -49,6 +56,8 @@ class Interrupt:
             self._pipe = None
 
     def _handle(self, number: int, _: object) -> None:
+        if number == signal.SIGHUP and self.requested is not None:
+            return
         if self.requested is not None or self.at_once:
             self.requested = self.requested or signal.Signals(number)
             raise KeyboardInterrupt
@@ -63,7 +72,7 @@ def _listen(pipe: int) -> None:
         if not told:
             os.close(pipe)
             return
-        heard += told[0] in SIGNALS
+        heard += told[0] in SIGNALS and not (heard and told[0] == signal.SIGHUP)
     # Python writes the byte even while the main thread is inside a compiled call.
     if not _closes(pipe, GRACE_SECONDS):
         os._exit(128 + told[0])

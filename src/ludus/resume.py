@@ -49,7 +49,7 @@ def resume(
     folder = RunFolder.reopen(run)
     try:
         say = trainer.record.console.say
-        is_new = folder.identity.get("status") == "running" or folder.identity.get("iteration") == 0
+        is_new = folder.identity.get("status") != "finished" or folder.identity.get("iteration") == 0
         if start == "latest" and is_new and not Checkpoints(run).steps():
             source: Source | Beginning = Beginning(say)
         else:

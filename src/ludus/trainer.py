@@ -216,9 +216,9 @@ class Trainer:
 
         The iteration that reaches `total_steps` is the last, and whole; the one that reaches `max_episodes` is cut
         there. Counts go on from call to call; a run that convergence ended is judged anew. A resumed run without a
-        budget goes on to the one it had. SIGINT (Ctrl-C), SIGTERM and SIGUSR1 end the run with everything saved, and so
-        does `max_seconds`: after the current chunk, or in the midst of an iteration that takes long, which is then as
-        if it had not been begun. A tenth of `max_seconds` is kept for the evaluation at the end.
+        budget goes on to the one it had. SIGINT (Ctrl-C), SIGTERM, SIGUSR1 and SIGHUP end the run with everything
+        saved, and so does `max_seconds`: after the current chunk, or in the midst of an iteration that takes long,
+        which is then as if it had not been begun. A tenth of `max_seconds` is kept for the evaluation at the end.
 
         `callback(metrics)` is called after every iteration, or after every episode with `record_episodes`, and ends
         the run by returning False. `metrics` has `episode`, `iteration`, `step_metrics` (the journal's figures, and

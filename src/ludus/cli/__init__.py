@@ -3,6 +3,7 @@
 Nothing heavy is imported before a verb needs it, so that `ludus --help` answers at once.
 """
 
+import contextlib
 import difflib
 import importlib
 import io
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from ludus import __version__
 from ludus.cli import words
 from ludus.cli.words import INTERRUPTED, complain
+from ludus.output import Output
 from ludus.types import LudusError
 
 USAGE = """\
@@ -54,23 +56,32 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code: 0, 2 for a mistake that the user can mend, 130 after Ctrl-C."""
+    """Run one command; return its exit code: 0, 2 for a mistake that the user can mend, 130 after Ctrl-C.
+
+    It does what it was asked to do even if whoever was reading its output has gone.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no ± shall not end a run
+    outputs = Output(sys.stdout), Output(sys.stderr)
     try:
-        code = _command(list(sys.argv[1:] if arguments is None else arguments))
-        if arguments is None and words.has_left_work:
-            sys.stdout.flush()
-            os._exit(code)
-        return code
+        with contextlib.redirect_stdout(outputs[0]), contextlib.redirect_stderr(outputs[1]):
+            code = _answered(list(sys.argv[1:] if arguments is None else arguments))
+    finally:
+        for output in outputs:
+            output.let_go()
+    if arguments is None and words.has_left_work:
+        os._exit(code)
+    return code
+
+
+def _answered(given: list[str]) -> int:
+    try:
+        return _command(given)
     except LudusError as error:
         return complain(error)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # whoever was reading has gone; nothing more can be said
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
 
 
 def _command(given: list[str]) -> int:

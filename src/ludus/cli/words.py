@@ -10,7 +10,7 @@ from ludus import own_code
 from ludus.types import LudusError
 
 INTERRUPTED = 130
-SIGNALLED = {"interrupt": INTERRUPTED, "SIGTERM": 143, "SIGUSR1": 138}
+SIGNALLED = {"interrupt": INTERRUPTED, "SIGTERM": 143, "SIGUSR1": 138, "SIGHUP": 129}
 """Exit codes of a run that a signal ended and that is saved: 128 and the signal's number."""
 
 has_left_work: bool = False

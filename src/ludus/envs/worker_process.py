@@ -26,6 +26,7 @@ import numpy as np
 
 from ludus.envs.base import HostStep
 from ludus.envs.episode_info import CAPACITY, EpisodeInfo
+from ludus.output import Output
 from ludus.types import LudusError
 
 STEP, RESET, RESTORE, ACTIONS, CLOSE = b"s", b"r", b"e", b"a", b"c"
@@ -145,6 +146,7 @@ def serve(number: int, first: int, count: int, parent: int, *channels: int) -> N
     files = Channels(*channels)
     _die_with(parent, files.commands)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes its workers
+    sys.stdout, sys.stderr = Output(sys.stdout), Output(sys.stderr)  # an environment may print, whoever reads
     faulthandler.enable(files.crash)
     faulthandler.register(signal.SIGUSR1, files.crash, all_threads=True)
     recipe = Recipe(*ForkingPickler.loads(os.pread(files.recipe, os.fstat(files.recipe).st_size, 0)))

@@ -9,7 +9,9 @@ import time
 from collections import deque
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
+
+from ludus.output import Output
 
 LINE_EVERY_SECONDS = 10.0
 """Between two lines of progress; whatever goes on for longer than that in silence is named."""
@@ -22,7 +24,7 @@ class Console:
 
     def __init__(self, verbose: bool, stream: TextIO | None = None):
         """Decide how to speak: to a person at a terminal, or into a file."""
-        self.stream = stream or sys.stderr
+        self.stream = Output(stream or sys.stderr, self._on_loss)
         self.verbose = verbose
         self._bar: Any = None
         self._task: Any = None
@@ -53,6 +55,11 @@ class Console:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, file=self.stream, flush=True)
+
+    def _on_loss(self) -> None:
+        self.note(
+            "nobody reads this output any more, a terminal or pipe was closed: the run goes on, and says all here"
+        )
 
     def note(self, text: str) -> None:
         """Write into the log alone; what comes before there is one waits for it."""
@@ -111,7 +118,7 @@ class Console:
             TextColumn("[bold]{task.percentage:>3.0f}%"),
             BarColumn(bar_width=24),
             TextColumn("{task.description}"),
-            console=RichConsole(file=self.stream),
+            console=RichConsole(file=cast("TextIO", self.stream)),
             transient=True,
         )
         self._task = self._bar.add_task("compiling ...", total=1.0)
