@@ -2,8 +2,11 @@
 
 import importlib.util
 import json
+import os
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -45,6 +48,27 @@ def test_every_network_travels(name, tmp_path):
     if "image" in name:  # twin critics of 256 images take a CPU many seconds
         seen = seen._replace(obs=seen.obs[:4])
     check_all(policy, critic, tmp_path, seen)
+
+
+def export_everything(folder: Path) -> None:
+    policy, critic = learned(*NAMED["gru"])
+    for format in FORMATS:
+        export_policy(policy, format, folder / format, critic=critic, observations=OBSERVATIONS)
+
+
+@pytest.mark.requirement("S3.34")
+def test_the_same_policy_is_the_same_bytes_whoever_exports_it_and_when(tmp_path):
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    export_everything(here)
+    code = f"import pathlib, test_export; test_export.export_everything(pathlib.Path({str(elsewhere)!r}))"
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    surroundings = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "7"}
+    subprocess.run([sys.executable, "-c", code], env=surroundings, check=True, timeout=300)  # seconds later
+    made = sorted(file.relative_to(here) for file in here.rglob("*") if file.is_file())
+    assert len(made) == 12
+    assert [file for file in made if (here / file).read_bytes() != (elsewhere / file).read_bytes()] == []
+    program = (here / "stablehlo" / "policy.stablehlo").read_bytes()
+    assert b".py" not in program, "where it was made is nobody's business"
 
 
 @pytest.mark.parametrize("name", zoo.CASES)

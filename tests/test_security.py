@@ -1,9 +1,11 @@
 """Nothing that is loaded can execute anything, and what a run writes is for the user alone."""
 
 import ast
+import re
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,7 @@ def test_the_scan_finds_what_it_looks_for(tmp_path):
 
 WATCHED = """
 import sys
+import tomllib
 sys.path.insert(0, {tests!r})
 import ludus, resume_runs  # what is imported may execute what it likes
 import ludus.resume, ludus.critic, ludus.cli, ludus.envs.registry, safetensors.numpy, yaml, ml_dtypes
@@ -130,3 +133,10 @@ def test_what_a_run_writes_is_for_the_user_alone(tmp_path):
         if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077
     }
     assert loose == {}
+
+
+def test_what_builds_ludus_is_pinned_exactly():
+    build = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
+    names = [re.fullmatch(r"([a-z-]+)==[0-9.]+", requirement) for requirement in build["requires"]]
+    needed = {"editables", "hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers"}
+    assert all(names) and {found[1] for found in names if found} == needed

@@ -116,7 +116,15 @@ def as_bytes(learned: Learned, format: str) -> bytes:
         "env": learned.env_id,
     }
     arrays = _named_arrays(learned.state)
-    return save(arrays, {**header, "sha256": _hash(header, arrays)})
+    return _in_order(save(arrays, {**header, "sha256": _hash(header, arrays)}))
+
+
+def _in_order(data: bytes) -> bytes:
+    """Return a safetensors file with its header sorted: the library shuffles it, and equal policies are equal files."""
+    stop = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8:stop]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # arrays begin at a multiple of 8
+    return b"".join((len(header).to_bytes(8, "little"), header, memoryview(data)[stop:]))
 
 
 def load(kind: type[Kind], format: str, file: Path, algorithm: Any, part: Callable) -> Kind:

@@ -1,6 +1,7 @@
 """StableHLO: the compiler's own portable form, read by `jax.export` and other OpenXLA runtimes."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,37 @@ from ludus.types import LudusError
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """One file serves them all; each compiles it for itself."""
 
+PLACES = "jax_traceback_in_locations_limit"
+"""JAX's option for how many lines of code it names for each operation."""
+
 
 def write(interface: Interface, path: Path) -> None:
     """Write the function for any batch size and every platform."""
     export = _jax_export()
     (batch,) = export.symbolic_shape("batch")
     shapes = {port.name: jax.ShapeDtypeStruct((batch, *port.shape), port.dtype) for port in interface.inputs}
-    path.write_bytes(export.export(jax.jit(interface.act), platforms=PLATFORMS)(shapes).serialize())
+    with _without_places():
+        path.write_bytes(export.export(jax.jit(interface.act), platforms=PLATFORMS)(shapes).serialize())
 
 
 def read(path: Path) -> Callable[[Arrays], Arrays]:
     """Return the function in a file."""
     return jax.jit(_jax_export().deserialize(bytearray(path.read_bytes())).call)
+
+
+@contextlib.contextmanager
+def _without_places() -> Generator[None]:
+    """Leave out from which lines of code a program came.
+
+    Who exports would be told to all who get the file, by the folders of their machine, and equal policies would not be
+    equal files.
+    """
+    before = getattr(jax.config, PLACES)
+    jax.config.update(PLACES, 0)
+    try:
+        yield
+    finally:
+        jax.config.update(PLACES, before)
 
 
 def _jax_export() -> Any:

@@ -45,9 +45,8 @@ def write(learned: Policy | Critic, path: Path) -> None:
     torch.save(state, archive)
     with zipfile.ZipFile(archive, "a") as parts:
         folder = parts.namelist()[0].partition("/")[0]
-        parts.writestr(
-            f"{folder}/{ENCLOSED}", as_bytes(learned, FORMAT if isinstance(learned, Policy) else CRITIC_FORMAT)
-        )
+        enclosed = zipfile.ZipInfo(f"{folder}/{ENCLOSED}")  # without a time: equal policies are equal files
+        parts.writestr(enclosed, as_bytes(learned, FORMAT if isinstance(learned, Policy) else CRITIC_FORMAT))
     write_file(path, archive.getvalue())
     write_file(path.with_suffix(".json"), (json.dumps(description, indent=1) + "\n").encode())
     write_file(path.with_name(MODULE), Path(__file__).with_name(MODULE).read_bytes())
