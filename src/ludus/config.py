@@ -28,7 +28,7 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from ludus import own_code
+from ludus import own_code, withheld
 from ludus.config_files import Given, Layer, OwnFiles
 from ludus.counting import Budget
 from ludus.envs.registry import WORKER_KEYS, as_wrappers, code_in, make_env
@@ -126,6 +126,8 @@ def compose(overrides: Sequence[str], own: OwnFiles = OwnFiles()) -> TrainConfig
     for key, (value, where) in given.items():
         _set(config, key, value, known.get(key), where)
     made = _resolved(config)
+    withheld.check("env_options", made.env_options)
+    withheld.check("env_wrappers", made.env_wrappers)
     if made.sources:
         _check_code(made, typed)
     return made
@@ -395,12 +397,23 @@ def _set(config: DictConfig, key: str, value: Any, setting: Setting | None, text
 def _resolved(config: DictConfig) -> TrainConfig:
     try:
         values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        given: Any = OmegaConf.to_container(config)
     except MissingMandatoryValue as error:
         raise LudusError(f"{error.full_key}: required, but not given (as in env=CartPole-v1)") from error
     except OmegaConfBaseException as error:
         raise LudusError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     values |= {part: kind(**values[part]) for part, kind in PARTS.items()}
+    values |= {name: _with_variables(values[name], given[name]) for name in ("env_options", "env_wrappers")}
     return TrainConfig(**values)
+
+
+def _with_variables(value: Any, given: Any) -> Any:
+    """Return a value in which texts that name environment variables stand as they were given: so they are saved."""
+    if isinstance(value, dict) and isinstance(given, dict):
+        return {key: _with_variables(entry, given[key]) for key, entry in value.items()}
+    if isinstance(value, list) and isinstance(given, list):
+        return [_with_variables(*both) for both in zip(value, given, strict=True)]
+    return given if withheld.is_named(given) else value
 
 
 def _table(group: list[Setting]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ludus import autotuning
+from ludus import autotuning, withheld
 from ludus.callback import Callback
 from ludus.compilation import compile_clock, default_device, enable_compilation_cache
 from ludus.convergence import Convergence
@@ -124,6 +124,8 @@ class Trainer:
             is_single=env.num_envs == 1,
         )
         if run_dir is not None:
+            withheld.check("env_options", dict(env.options))
+            withheld.check("env_wrappers", getattr(env, "env_wrappers", ()))
             self._settle_in(RunFolder(run_dir))
         self.final_episodes = settings.eval_episodes_final
         self.retreat = Retreat()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ludus import own_code
+from ludus import own_code, withheld
 from ludus.types import LudusError
 
 INTERRUPTED = 130
@@ -51,7 +51,8 @@ def newest_run() -> Path:
 def complain(error: LudusError) -> int:
     """Say what went wrong in one line; return the exit code."""
     notes = getattr(error, "__notes__", [])  # such as the traceback of a worker process
-    print(f"ludus: {' '.join(str(error).splitlines())}", *notes, sep="\n", file=sys.stderr)
+    said = "\n".join([f"ludus: {' '.join(str(error).splitlines())}", *notes])
+    print(withheld.hidden(said), file=sys.stderr)
     return 2
 
 

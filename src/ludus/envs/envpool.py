@@ -14,6 +14,7 @@ import envpool
 import numpy as np
 from envpool.registration import registry
 
+from ludus import withheld
 from ludus.envs.base import HostStep
 from ludus.envs.episode_info import EpisodeInfo
 from ludus.envs.gymnasium import as_space, make_gymnasium, return_threshold
@@ -46,7 +47,7 @@ class EnvPoolEnv:
     def __init__(self, name: str, num_envs: int, options: dict[str, Any]):
         """Make a pool of one, which tells the spaces and what is wrong; `reset` makes the pool that is stepped."""
         self.name, self.num_envs, self.id, self.options = name, num_envs, f"envpool:{name}", options
-        self._config = {"num_threads": min(num_envs, _cores()), **options}
+        self._config = {"num_threads": min(num_envs, _cores()), **withheld.filled("env_options", options)}
         self._pool: Any = self._make([0])
         if self._pool.config["max_num_players"] > 1:
             raise LudusError(f"env={self.id}: has several players; only environments with one are supported")

@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ludus import own_code
+from ludus import own_code, withheld
 from ludus.envs import answers
 from ludus.envs.base import HostStep
 from ludus.envs.episode_info import EpisodeInfo
@@ -424,7 +424,8 @@ def _make_by_id(id: str, options: dict[str, Any], registered: Any) -> gymnasium.
     if ":" in id:
         own_code.imported(id)
     try:
-        return gymnasium.make(registered or id, disable_env_checker=True, **options)
+        given = withheld.filled("env_options", options)
+        return gymnasium.make(registered or id, disable_env_checker=True, **given)
     except gymnasium.error.DependencyNotInstalled as error:
         raise LudusError(f"env={id}: {error}") from error
     except gymnasium.error.Error as error:
@@ -445,6 +446,7 @@ def _wrapped(make: Callable[[], gymnasium.Env], wrappers: Sequence[tuple[str, di
         wrap = own_code.load(name)
         # A command line or a file has lists alone, and Gymnasium asks for tuples, as in ResizeObservation's shape.
         given = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+        given = withheld.filled("env_wrappers", given)
         try:
             env = wrap(env, **given)
         except Exception as error:  # whatever the wrapper's own code raises
@@ -473,7 +475,7 @@ def _check_version(id: str) -> None:
 
 
 def _make_by_call(make: Callable[..., Any], options: dict[str, Any]) -> gymnasium.Env:
-    env = make(**options)
+    env = make(**withheld.filled("env_options", options))
     if not isinstance(env, gymnasium.Env):
         raise LudusError(f"env: expected a gymnasium.Env, got {type(env).__name__}")
     return env

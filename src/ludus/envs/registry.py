@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from ludus import own_code
+from ludus import own_code, withheld
 from ludus.envs.base import Environment, HostEnv, check_environment
 from ludus.envs.classic import CLASSIC
 from ludus.envs.vector import VectorEnv
@@ -69,12 +69,14 @@ def make_env(
             raises instead.
         env_wrappers: wrappers to put around a Gymnasium environment, the first one innermost: each a text such as
             "gymnasium.wrappers:FlattenObservation", or a dict with that as `name` and its arguments besides.
-        **options: handed to the environment.
+        **options: handed to the environment. A secret is given as "${oc.env:NAME}", the variable that holds it.
     """
     if isinstance(num_envs, bool) or not isinstance(num_envs, Integral) or num_envs < 1:
         raise LudusError(f"num_envs={num_envs}: must be an integer of at least 1")
     workers = _Workers(num_workers, worker_timeout, on_worker_fault, as_wrappers(env_wrappers))
     workers.check(int(num_envs))
+    withheld.filled("env_options", options)  # all are there, and this process knows what not to write down
+    withheld.filled("env_wrappers", [wrapper.arguments for wrapper in workers.wrappers])
     batch = _make(env, int(num_envs), options, workers)
     if workers.wrappers and not hasattr(batch, "env_wrappers"):
         batch.close()
@@ -176,6 +178,7 @@ def _native(name: str, num_envs: int, options: dict[str, Any]) -> VectorEnv:
 def _vector(make: Callable[..., Environment], num_envs: int, id: str, options: dict[str, Any]) -> VectorEnv:
     """Make a batch; the time limit is the batch's, all other options are the environment's."""
     rest = {name: value for name, value in options.items() if name != "max_episode_steps"}
+    rest = withheld.filled("env_options", rest)
     limit = options.get("max_episode_steps")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise LudusError(f"env_options.max_episode_steps={limit}: must be an integer of at least 1")
@@ -204,7 +207,7 @@ def _from_object(
         return _vector(env, num_envs, f"jax:{name}" if name else f"object:{env.__qualname__}", options)
     if name is not None and not isinstance(env, type):  # a registered function: only its answer tells
         rest = {key: value for key, value in options.items() if key != "max_episode_steps"}
-        made = env(**rest)
+        made = env(**withheld.filled("env_options", rest))
         if isinstance(made, Environment):
             return _vector(lambda **_: made, num_envs, f"jax:{name}", options)
         made.close()

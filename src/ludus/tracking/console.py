@@ -11,6 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from ludus import withheld
 from ludus.output import Output
 
 LINE_EVERY_SECONDS = 10.0
@@ -47,6 +48,7 @@ class Console:
 
     def say(self, text: str) -> None:
         """Print one line, or a block of them."""
+        text = withheld.hidden(text)
         self.note(text)
         if not self.verbose:
             return
@@ -165,7 +167,7 @@ class _Warnings(logging.Handler):
 def _append(path: Path, text: str) -> None:
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        os.write(file, text.encode("utf-8", "replace"))
+        os.write(file, withheld.hidden(text).encode("utf-8", "replace"))
     finally:
         os.close(file)
 

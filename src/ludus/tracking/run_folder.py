@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ludus import files
+from ludus import files, withheld
 from ludus.types import LudusError
 
 CONFIG, IDENTITY, JOURNAL = "config.yaml", "run.json", "metrics.jsonl"
@@ -112,7 +112,7 @@ class RunFolder:
         for row in rows:
             lines.append(json.dumps({"seq": self.rows, **row}, allow_nan=False) + "\n")
             self.rows += 1
-        self._pending += "".join(lines).encode()
+        self._pending += withheld.hidden("".join(lines)).encode()
         try:
             self.flush()
         except LudusError as error:
@@ -164,7 +164,7 @@ class RunFolder:
 
     def _replace(self, name: str, text: str) -> None:
         with self._writing(self.path / name):
-            files.write_whole(self.path / name, text.encode())
+            files.write_whole(self.path / name, withheld.hidden(text).encode())
 
     @contextlib.contextmanager
     def _writing(self, path: Path) -> Generator[None]:
