@@ -6,6 +6,7 @@ They are in a module of their own because workers import it.
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -138,3 +139,17 @@ class Slow(Ledger):
     def step(self, action):
         time.sleep(0.003)
         return super().step(action)
+
+
+class Starter(Ledger):
+    """Starts three processes that know of no end: one of its group, one that has left it, and a fork of itself."""
+
+    def __init__(self, folder: str):
+        super().__init__()
+        command = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+        pids = [subprocess.Popen(command, start_new_session=is_apart).pid for is_apart in (False, True)]
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            time.sleep(600)
+            os._exit(0)
+        (Path(folder) / f"{os.getpid()}.pids").write_text(" ".join(map(str, pids)))

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import ludus
+from ludus import processes
 from ludus.cli import main
 from ludus.envs.workers import RESTARTS, WorkerEnv, workers_that_pay
 from oracles import flat
@@ -27,6 +28,7 @@ from worker_runs import PPO, Runner, assert_true_pairs, descendants, is_running
 @pytest.fixture
 def made():
     """Close every environment that a test has made, and see that nothing of it is left."""
+    processes.guard_of(os.getpid())  # stays as long as this process
     envs, before, files = [], descendants(), open_files()
 
     def make(env, *arguments, **options):

@@ -145,6 +145,9 @@ def serve(number: int, first: int, count: int, parent: int, *channels: int) -> N
     is_worker = True
     files = Channels(*channels)
     _die_with(parent, files.commands)
+    for file in files:
+        os.set_inheritable(file, False)
+    os.register_at_fork(after_in_child=lambda: list(map(os.close, files)))  # what it forks cannot speak for it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes its workers
     sys.stdout, sys.stderr = Output(sys.stdout), Output(sys.stderr)  # an environment may print, whoever reads
     faulthandler.enable(files.crash)

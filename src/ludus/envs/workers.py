@@ -127,10 +127,7 @@ class Worker:
 
     def end(self) -> None:
         """End the process and whatever it has started itself, and free what belongs to it; it may have died before."""
-        if self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # its group; nobody can have taken its id before `wait`
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        processes.guard_of(os.getpid()).end(self.process)
         for file in (self.commands, self.answers, self.crash):
             with contextlib.suppress(OSError):
                 os.close(file)
@@ -437,8 +434,9 @@ class WorkerEnv:
         index, resets = self._control.at[worker.number].tolist()
         row = worker.rows.start + index
         doing = "resetting" if resets else "stepping" if worker.was_reset else "being made"
-        told = f"seed {self._log.seed(row)}, episode {self._log.episodes[row] + 1}, step {self._log.length(row)}"
-        history = told if worker.was_reset else ""
+        history = ""
+        if worker.was_reset:
+            history = f"seed {self._log.seed(row)}, episode {self._log.episodes[row] + 1}, step {self._log.length(row)}"
         if worker.knows_actions and self._actions is not None:
             last = map_tree(lambda x: np.array2string(x[row], threshold=32, separator=", "), self._actions)
             history += f", last action {last}".replace("\n", "")
@@ -505,12 +503,11 @@ def _spawner(process: int) -> ThreadPoolExecutor:
 
 
 def _launch(code: str, channels: Channels) -> subprocess.Popen:
-    return processes.start(
+    return processes.guard_of(os.getpid()).start(
         ["-c", code],
         accelerator=True,  # it is the environment's to use, if it computes at all
         pass_fds=channels,
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # the terminal's signals are the parent's, and the group can be ended as a whole
     )
 
 
@@ -533,9 +530,7 @@ def _read(file: int, length: int, limit: float) -> bytes:
 
 
 def _death(worker: Worker) -> Fault:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(worker.process.pid, signal.SIGKILL)
-    code = worker.process.wait()
+    code = processes.guard_of(os.getpid()).end(worker.process)
     cause = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     return Fault(cause, _crash_text(worker))
 
@@ -553,8 +548,10 @@ def _end(workers: list[Worker], files: list[int]) -> None:
                 worker.send(CLOSE)
         deadline = time.monotonic() + CLOSE_SECONDS
         for worker in workers:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.process.wait(max(0.0, deadline - time.monotonic()))
+            # Not by waiting for the process: once that is done, its group is nobody's.
+            with contextlib.suppress(EOFError, TimeoutError):
+                while worker.answers >= 0:
+                    _read(worker.answers, 1, max(0.0, deadline - time.monotonic()))
     finally:
         for worker in workers:
             worker.end()

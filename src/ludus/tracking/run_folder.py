@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import uuid
+import weakref
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,7 @@ class RunFolder:
     def _lock(self) -> None:
         """Make this process the only one that trains here; the system takes the lock back however the process ends."""
         assert self._journal is not None
+        _open.add(self)
         try:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -172,6 +174,21 @@ class RunFolder:
             yield
         except OSError as error:
             raise LudusError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+_open: "weakref.WeakSet[RunFolder]" = weakref.WeakSet()
+"""Folders whose journal may be open."""
+
+
+def _leave_to_parent() -> None:
+    """In a process that was forked, such as an environment's own: the journals, and their locks, are its parent's."""
+    for folder in list(_open):
+        if folder._journal is not None:
+            os.close(folder._journal)
+            folder._journal = None
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def read_config(run: str | Path) -> dict[str, Any]:
