@@ -1,5 +1,6 @@
 """A run that is stopped and resumed is the run that was not stopped."""
 
+import contextlib
 import json
 import math
 import shutil
@@ -354,6 +355,30 @@ def test_an_environment_that_cannot_be_played_again_is_found_out_and_said(tmp_pa
     # The two steps that did not happen are not counted, and no episode is longer than one can be.
     assert [row["steps"] for row in rows] == [32, 64, 96, 128, 158, 190, 222, 254, 286]
     assert max(row.get("episode_length_mean", 0) for row in rows) == 23
+
+
+@pytest.mark.parametrize(
+    ("case", "limit", "word"),
+    [
+        ("ppo gym", "ludus.envs.recall.MOST_STEPS", "an episode has more than 3 steps"),
+        ("sac gym workers", "ludus.envs.recall.MOST_STEPS", "an episode has more than 3 steps"),
+        ("ppo envpool", "ludus.envs.envpool.MOST_BYTES", "are kept no longer"),
+    ],
+)
+def test_what_has_lasted_too_long_starts_anew_and_the_level_says_so(case, limit, word, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(limit, 3)
+    run(case, tmp_path, 4, eval_frequency=0)
+    assert caplog.text.count(word) == 1
+    monkeypatch.undo()
+    resumed = ludus.Trainer.resume(tmp_path, eval_frequency=0, verbose=False)
+    resumed.final_episodes = 0
+    with contextlib.closing(resumed.env):
+        resumed.train(total_steps=iterations(case, 8))
+    again = ludus.Trainer.resume(tmp_path, verbose=False)  # what began anew is recorded again
+    with contextlib.closing(again.env):
+        again.train()
+    levels = [entry["level"] for entry in read_identity(tmp_path)["resumed"]]
+    assert levels == ["episode", "exact"]
 
 
 def test_an_environment_with_its_own_snapshot_is_exact(tmp_path):

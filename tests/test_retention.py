@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import ludus
-from ludus.checkpoint import BLOCKS, Blocks, Checkpoint, Checkpoints, Snapshot
+from ludus import files
+from ludus.checkpoint import BLOCKS, MANIFEST, Blocks, Checkpoint, Checkpoints, Snapshot
 from ludus.keeping import CheckpointOptions
 from ludus.retention import Retention, Saved, Shelf
 from resume_runs import iterations, run
@@ -87,3 +88,25 @@ def test_a_save_reads_its_own_manifest_and_no_other(tmp_path, monkeypatch):
     named = {name for step in checkpoints.steps() for name, _ in checkpoints.open(step).saved.blocks}
     assert {path.name for path in (tmp_path / "checkpoints" / BLOCKS).iterdir()} == named
     assert sum(p.stat().st_size for p in (tmp_path / "checkpoints").rglob("*") if p.is_file()) <= 10_000
+
+
+def test_with_500_kept_a_save_reads_what_it_reads_with_five(tmp_path, monkeypatch):
+    reads, known = [], files.read
+    monkeypatch.setattr(files, "read", lambda path, most: (reads.append(path), known(path, most))[1])
+    monkeypatch.setattr("os.fsync", lambda file: None)  # a thousand of them would take minutes on some disks
+
+    def read_by(checkpoints, step):
+        blocks = {"replay": Blocks((8, 8), "float32", 4, {step % 2: np.full((4, 8), step, np.float32)})}
+        reads.clear()
+        checkpoints.save(Snapshot(step, {"x": np.full(4, step, np.float32)}, blocks, {"ordinal": step, "score": 0.5}))
+        manifests = [path.parent.name for path in reads if path.name == MANIFEST]
+        return manifests, len(reads) - len(manifests)
+
+    checkpoints = Checkpoints(tmp_path, Retention(1, 1, 0, 1 << 30))
+    counts = {step: read_by(checkpoints, step) for step in range(1, 502)}
+    assert len(checkpoints.steps()) == 501
+    assert len(counts[5][0]) == len(counts[500][0]) and set(counts[500][0]) == {"500"}
+    assert counts[5][1] == counts[500][1]
+    resumed = Checkpoints(tmp_path, Retention(1, 1, 0, 1 << 30))  # another process looks at each once, and not again
+    assert sorted(set(read_by(resumed, 502)[0]), key=int) == [str(step) for step in range(1, 503)]
+    assert set(read_by(resumed, 503)[0]) == {"503"}

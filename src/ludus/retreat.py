@@ -45,10 +45,7 @@ class Retreat:
         """Before an iteration: write everything down, if the last one took long or there was none yet."""
         self._state = None
         if pace > LONG_SECONDS and sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(state)) <= MOST_BYTES:
-            self._before = {
-                name: Growing(list(value.rows)) if isinstance(value, Growing) else value
-                for name, value in snapshot().items()
-            }
+            self._before = snapshot()
             self._state = jax.tree.map(_copy, state)
 
     def go_back(self) -> TrainState:
@@ -60,7 +57,7 @@ class Retreat:
     def come_back(self, runner: ModuleType, env: Any, state: TrainState) -> None:
         """Before the run goes on in this process: bring the environments to where the state says they are."""
         if self.env:
-            saved = {name: np.stack(x.rows) if isinstance(x, Growing) else x for name, x in self.env.items()}
+            saved = {name: x.between(0, x.count) if isinstance(x, Growing) else x for name, x in self.env.items()}
             runner.restore(env, saved, state.carry)
         self.env = None
 

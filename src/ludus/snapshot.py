@@ -46,9 +46,8 @@ def take(state: Any, env: dict[str, Any], since: Written) -> tuple[dict[str, np.
             arrays[name] = np.array(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
     for name, value in env.items():
         if isinstance(value, Growing):
-            count = len(value.rows)
-            written[ENV + name] = count, 2**62
-            blocks[ENV + name] = _added(value.rows, since.get(ENV + name, (0, 0))[0])
+            written[ENV + name] = value.began + value.count, 2**62
+            blocks[ENV + name] = _added(value, since.get(ENV + name, (0, 0))[0])
         else:
             arrays[ENV + name] = value
     return arrays, blocks, written
@@ -134,14 +133,16 @@ def _rows(leaf: Any, start: int, count: int, size: int) -> np.ndarray:
     return np.asarray(jax.lax.dynamic_slice_in_dim(leaf, np.int32(first), size))[start - first :][:count]
 
 
-def _added(rows: list[np.ndarray], before: int) -> Blocks:
-    """Copy the pieces of a growing array from the row where the last checkpoint ended."""
-    if not rows:
+def _added(growing: Growing, before: int) -> Blocks:
+    """Copy the pieces of a growing array from the row where the last checkpoint ended; all, if that was of another."""
+    count, before = growing.count, before - growing.began
+    if not count:
         return Blocks((0,), "float32", 1, {})
-    size = max(1, BLOCK_BYTES // max(1, rows[0].nbytes))
-    blocks = Blocks((len(rows), *rows[0].shape), str(rows[0].dtype), size, {})
-    for index in range(before // size, blocks.num_blocks):
-        blocks.changed[index] = np.stack(rows[index * size : (index + 1) * size])
+    first = growing.between(0, 1)
+    size = max(1, BLOCK_BYTES // max(1, first.nbytes))
+    blocks = Blocks((count, *first.shape[1:]), str(first.dtype), size, {})
+    for index in range(before // size if 0 <= before <= count else 0, blocks.num_blocks):
+        blocks.changed[index] = growing.between(index * size, min((index + 1) * size, count))
     return blocks
 
 

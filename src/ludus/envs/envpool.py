@@ -4,6 +4,7 @@ This is the only file that imports EnvPool, and it is imported only when such an
 """
 
 import difflib
+import logging
 import os
 import warnings
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from ludus import withheld
 from ludus.envs.base import HostStep
 from ludus.envs.episode_info import EpisodeInfo
 from ludus.envs.gymnasium import as_space, make_gymnasium, return_threshold
-from ludus.envs.recall import Growing, Recalled
+from ludus.envs.recall import Growing, Recalled, Rows
 from ludus.spaces import Box, Space, flatten, leaves, unflatten
 from ludus.summing import add
 from ludus.types import LudusError
@@ -29,6 +30,11 @@ _NO_LIMIT = np.iinfo(np.int32).max
 _ABOUT_THE_POOL = ("env_id", "players", "elapsed_step")
 # What is not the environment's: the batch, its seeds, and modes in which EnvPool does not answer for every one at once.
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_reset_return_info", "render_mode")
+
+MOST_BYTES = 1 << 28
+"""Once the actions since a pool was made take more than this they are let go: then it cannot be brought back."""
+
+_log = logging.getLogger(__name__)
 
 
 class EnvPoolEnv:
@@ -60,13 +66,16 @@ class EnvPoolEnv:
         self.max_episode_steps = limit if 0 < limit < _NO_LIMIT else None
         self._info = EpisodeInfo(num_envs)
         self._seeds: list[int] = []
-        self._actions: list[np.ndarray] = []
+        self._actions: Rows | None = Rows()
+        self._steps = self._began = 0
+        self._has_warned = False
 
     def reset(self, seeds: Sequence[int]) -> Any:
         """Start an episode in each environment, seeded one by one: EnvPool takes seeds only when a pool is made."""
         seeds = [*seeds, *range(len(seeds), self.num_envs)]
         self.close()
-        self._seeds, self._actions = [int(seed) & _NO_LIMIT for seed in seeds], []
+        self._seeds, self._actions = [int(seed) & _NO_LIMIT for seed in seeds], Rows()
+        self._began = self._steps
         self._pool = self._make(self._seeds)
         self._info.begin()
         shown, info = self._pool.reset()
@@ -75,7 +84,7 @@ class EnvPoolEnv:
 
     def step(self, action: np.ndarray) -> HostStep:
         """Advance every environment; those that ended are reset and go on from their own random state."""
-        self._actions.append(np.array(action))
+        self._remember(action)
         shown, reward, terminated, truncated, info = self._pool.step(self._within_bounds(action))
         truncated = truncated | (info["elapsed_step"] >= self._limit)
         self._info.next_step()
@@ -98,20 +107,36 @@ class EnvPoolEnv:
         )
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what it takes to come back: the seeds and every action since.
+        """Return what it takes to come back: the seeds and every action since, unless these have become too many.
 
         A pool takes seeds only when it is made, and an episode goes on with the random numbers of the one before: there
         is no later point to start from.
         """
-        return {"seeds": np.asarray(self._seeds, np.int64), "actions": Growing(self._actions)}
+        saved = {"seeds": np.asarray(self._seeds, np.int64), "steps": np.asarray(self._steps, np.int64)}
+        if self._actions is not None:
+            return saved | {"actions": Growing(self._actions, len(self._actions), self._began)}
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s: the actions since its start take more than %d MiB and are kept no longer: a run that is resumed "
+                "from here on starts its running episodes anew (level: episode)",
+                self.id,
+                MOST_BYTES >> 20,
+            )
+        return saved
 
     def restore(self, saved: dict[str, np.ndarray]) -> Recalled:
-        """Come back to where a snapshot was taken by taking every action again."""
-        seeds, actions = saved.get("seeds"), saved.get("actions")
-        if seeds is None or seeds.shape != (self.num_envs,) or actions is None or actions.shape[1:2] != seeds.shape:
+        """Come back to where a snapshot was taken by taking every action again; all is lost if they were too many."""
+        seeds, actions, steps = saved.get("seeds"), saved.get("actions"), saved.get("steps")
+        if seeds is None or seeds.shape != (self.num_envs,) or not _fit(actions, steps, self.num_envs):
             raise LudusError(f"checkpoint: what it says of the environments is not for {self.num_envs} of {self.id}")
+        taken = 0 if actions is None else len(actions)
+        self._steps = 0 if steps is None else int(steps) - taken  # early checkpoints do not say what was before
         obs = self.reset(seeds.tolist())
         returns = rest = np.zeros(self.num_envs, np.float32)
+        if actions is None:
+            self._actions = None
+            return Recalled(obs, returns, np.ones(self.num_envs, bool))
         for action in actions:
             outcome = self.step(action)
             obs, is_over = outcome.obs, outcome.terminated | outcome.truncated
@@ -120,8 +145,7 @@ class EnvPoolEnv:
 
     def restart(self) -> Any:
         """Start every environment anew, with seeds that were not used before."""
-        count = len(self._actions)
-        sequences = (np.random.SeedSequence([seed, count]) for seed in self._seeds)
+        sequences = (np.random.SeedSequence([seed, self._steps]) for seed in self._seeds)
         return self.reset([int(sequence.generate_state(1)[0]) for sequence in sequences])
 
     def remake(self, num_envs: int) -> "EnvPoolEnv":
@@ -131,6 +155,14 @@ class EnvPoolEnv:
     def close(self) -> None:
         """Let go of the pool, which stops its threads."""
         self._pool = None
+
+    def _remember(self, action: np.ndarray) -> None:
+        """Take note of actions that are about to be taken; give that up once they are too many."""
+        self._steps += 1
+        if self._actions is not None:
+            self._actions.add(action)
+            if len(self._actions) * action.nbytes > MOST_BYTES:
+                self._actions = None
 
     def _make(self, seeds: list[int]) -> Any:
         try:
@@ -208,6 +240,16 @@ def _gymnasium_space(name: str) -> Space | None:
         return None
     env.close()
     return env.observation_space
+
+
+def _fit(actions: np.ndarray | None, steps: np.ndarray | None, num_envs: int) -> bool:
+    """Whether recorded actions are those of so many environments, and no more than the steps that were counted."""
+    taken = 0 if actions is None else len(actions)
+    if steps is None:  # as in early checkpoints, which hold all actions
+        is_counted = actions is not None
+    else:
+        is_counted = steps.shape == () and steps.dtype == np.int64 and int(steps) >= taken
+    return is_counted and (actions is None or not taken or actions.shape[1:2] == (num_envs,))
 
 
 def _is_number(value: Any) -> bool:
