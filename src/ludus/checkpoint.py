@@ -34,7 +34,7 @@ MANIFEST_BYTES = 1 << 26
 MOST_DIMENSIONS = 32
 HEADER_BYTES = 1 << 22
 """What `state.safetensors` may be larger than its arrays."""
-LEFTOVERS = (".partial-", ".pruned-")
+LEFTOVERS = (files.PARTIAL, ".pruned-")
 """Beginnings of names that only a crash leaves behind."""
 
 
@@ -128,8 +128,6 @@ class Checkpoints:
         if snapshot.step in self.steps() and self._is_saved(snapshot.step):
             return  # training is deterministic: it would be the same
         files.make_folder(self.folder / BLOCKS)
-        if (self.folder / BLOCKS).is_symlink():
-            raise LudusError(f"{self.folder / BLOCKS}: is a link; what it leads to would be changed")
         self.sweep()
         try:
             self._write(snapshot)
@@ -154,7 +152,7 @@ class Checkpoints:
     def _write(self, snapshot: Snapshot) -> None:
         self.last_bytes = 0
         names = {name: self._write_blocks(name, blocks) for name, blocks in snapshot.blocks.items()}
-        partial, final = self.folder / f".partial-{snapshot.step}", self.folder / str(snapshot.step)
+        partial, final = self.folder / f"{files.PARTIAL}{snapshot.step}", self.folder / str(snapshot.step)
         files.make_folder(partial)
         state, written = as_safetensors(snapshot.arrays), {}
         for name, data in ((STATE, state), (MANIFEST, None)):
@@ -211,7 +209,7 @@ class Checkpoints:
             names.append(_sha256(data))
             path = folder / names[-1]
             if not self._is_there(path, len(data)):
-                partial = folder / f".partial-{path.name}"
+                partial = folder / f"{files.PARTIAL}{path.name}"
                 files.write(partial, [data])
                 files.rename(partial, path)
                 self.last_bytes += len(data)
@@ -248,7 +246,7 @@ class Checkpoints:
         if shelf.saved.keys() != set(self.steps()):
             return  # a checkpoint whose manifest is unreadable may need any of them
         blocks = self.folder / BLOCKS
-        for path in blocks.iterdir() if blocks.is_dir() and not blocks.is_symlink() else ():
+        for path in blocks.iterdir() if blocks.is_dir() else ():
             if _is_hash(path.name) and path.name not in shelf.uses:
                 files.remove(path)
 

@@ -2,19 +2,37 @@
 
 Each tells `observe` what it is about to do and what it has done, so that a test can end the process, or let the disk
 be full, at every single one of them.
+
+A run folder may come from a stranger. From the run folder down every folder is opened by its name in the one above, and
+a link is refused: nothing is written, cut or removed through it. Links above the run folder are the user's own.
 """
 
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
+from ludus.types import LudusError
+
 PIECE = 1 << 20
 """Bytes given to the system in one call."""
+IDENTITY = "run.json"
+"""A folder that holds this is a run."""
+PARTIAL = ".partial-"
+"""Names of what is not whole yet begin so; what a crash leaves of it is removed by `sweep`."""
+
+
+class LinkError(LudusError):
+    """A link stands in a run folder where ludus would write."""
+
+    def __init__(self, path: Path):
+        """Name it."""
+        super().__init__(f"{path}: is a link, and nothing is written through links in a run folder; remove it")
 
 
 def _nobody(operation: str, path: Path) -> None:
@@ -32,19 +50,89 @@ def _operation(name: str, path: Path) -> Generator[None]:
     observe(f"after {name}", path)
 
 
+def _run_of(folder: Path) -> Path | None:
+    """Return the run folder that a folder is or is in: the outermost, so that nothing planted in it can be another."""
+    parts = folder.absolute().parts
+    first = len(parts) - parts[::-1].index("..") if ".." in parts else 1
+    for stop in range(first, len(parts) + 1):
+        path = os.path.join(*parts[:stop])
+        if os.path.lexists(os.path.join(path, IDENTITY)):
+            return Path(path)
+    return None
+
+
+def open_folder(path: Path) -> int:
+    """Return a descriptor of a folder; inside a run, no link leads there."""
+    place = _run_of(path) or path.absolute()
+    folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    for name in path.absolute().parts[len(place.parts) :]:
+        place, above = place / name, folder
+        try:
+            folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+        except OSError:
+            _refuse_link(place, above)
+            raise
+        finally:
+            os.close(above)
+    return folder
+
+
+@contextlib.contextmanager
+def _above(path: Path) -> Generator[int]:
+    """Give the folder that a file is in."""
+    folder = open_folder(path.parent)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _refuse_link(path: Path, folder: int) -> None:
+    """Raise LinkError if a name in a folder is a link."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISLNK(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise LinkError(path)
+
+
+def refuse_links(run: Path) -> None:
+    """Raise LinkError if there is a link anywhere in a run folder."""
+    for folder, folders, names in os.walk(run):  # which does not follow them
+        for name in (*folders, *names):
+            if os.path.islink(path := os.path.join(folder, name)):
+                raise LinkError(Path(path))
+
+
 def make_folder(path: Path) -> None:
     """Make a folder, and those above it, that only the user can read; it may be there already."""
     for folder in reversed((path, *path.parents)):
         if not folder.is_dir():
-            with _operation("mkdir", folder):
-                folder.mkdir(exist_ok=True, mode=0o700)
+            with _operation("mkdir", folder), _above(folder) as above:
+                try:
+                    os.mkdir(folder.name, 0o700, dir_fd=above)
+                except FileExistsError:  # another process was faster
+                    _refuse_link(folder, above)
             sync_folder(folder.parent)
+    os.close(open_folder(path))
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Return a descriptor of a regular file, which only the user can read if it is new; a link is refused."""
+    with _above(path) as folder:
+        try:
+            file = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=folder)
+        except OSError:
+            _refuse_link(path, folder)
+            raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return file
 
 
 def write(path: Path, parts: Iterable[Any]) -> None:
-    """Write a new file from pieces of bytes and wait until it is on disk; only the user can read it."""
+    """Write a file that is not there yet, from pieces of bytes, and wait until it is on disk."""
     with _operation("open", path):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         for part in parts:
             data = memoryview(part)
@@ -54,6 +142,15 @@ def write(path: Path, parts: Iterable[Any]) -> None:
                     data = data[os.write(file, data[:PIECE]) :]
         with _operation("fsync", path):
             os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def cut(path: Path, size: int) -> None:
+    """Shorten a file to so many bytes."""
+    file = open_file(path, os.O_WRONLY)
+    try:
+        os.ftruncate(file, size)
     finally:
         os.close(file)
 
@@ -75,8 +172,10 @@ def read(path: Path, most: int) -> bytes:
 
 def rename(source: Path, target: Path) -> None:
     """Give a file or folder its final name; one that is there already is replaced."""
-    with _operation("rename", target):
-        source.replace(target)
+    with _operation("rename", target), _above(source) as before, _above(target) as after:
+        if _run_of(target.parent) is not None:
+            _refuse_link(target, after)
+        os.replace(source.name, target.name, src_dir_fd=before, dst_dir_fd=after)
 
 
 def replace(source: Path, target: Path) -> None:
@@ -85,17 +184,29 @@ def replace(source: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
+@contextlib.contextmanager
+def whole(path: Path) -> Generator[Path]:
+    """Give a path to write to, which nobody can guess; what is written there gets its name if nothing went wrong."""
+    partial = path.with_name(f"{PARTIAL}{secrets.token_hex(8)}-{path.name}")
+    try:
+        yield partial
+        replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError, LudusError), _above(partial) as folder:
+            os.unlink(partial.name, dir_fd=folder)
+        raise
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that, whatever happens, there is the old one or the new one and never a part of either."""
-    partial = path.with_name(f".{path.name}.partial")
-    write(partial, [data])
-    replace(partial, path)
+    with whole(path) as partial:
+        write(partial, [data])
 
 
 def sync_folder(path: Path) -> None:
     """Wait until the names in a folder are on disk."""
     with _operation("fsync", path):
-        folder = os.open(path, os.O_RDONLY)
+        folder = open_folder(path)
         try:
             os.fsync(folder)
         finally:
@@ -104,11 +215,20 @@ def sync_folder(path: Path) -> None:
 
 def remove(path: Path) -> None:
     """Remove a file, or a folder with all that is in it; it may be gone already."""
-    with _operation("unlink", path):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+    with _operation("unlink", path), contextlib.suppress(FileNotFoundError), _above(path) as folder:
+        kind = os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(kind) and _run_of(path.parent) is not None:
+            raise LinkError(path)
+        if stat.S_ISDIR(kind):
+            shutil.rmtree(path.name, ignore_errors=True, dir_fd=folder)
         else:
-            path.unlink(missing_ok=True)
+            os.unlink(path.name, dir_fd=folder)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a crash has left half written in a folder; only the one process that writes there may."""
+    for path in folder.glob(f"{PARTIAL}*"):
+        remove(path)
 
 
 def free_bytes(path: Path) -> int:

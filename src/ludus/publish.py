@@ -19,7 +19,7 @@ from ludus.tracking.mlflow.registry import CHALLENGER, CHAMPION, Registry, Versi
 from ludus.tracking.mlflow.sender import Sender
 from ludus.tracking.mlflow.store import Store, StoreError
 from ludus.tracking.run_folder import CONFIG as RUN_CONFIG
-from ludus.tracking.run_folder import read_config
+from ludus.tracking.run_folder import read_settings
 from ludus.types import LudusError
 
 FINAL_MODEL, REGISTERED = "final_model", "registered_model"
@@ -104,4 +104,4 @@ def _fetch(registry: Registry, version: Version) -> tuple[Policy, dict[str, Any]
             registry.fetch(version, f"{PARTS}/{CONFIG}", folder)
         except StoreError as error:
             raise StoreError(f"{version}: is no policy of ludus, or cannot be fetched ({error})", False) from None
-        return load_policy(file), read_config(folder)
+        return load_policy(file), read_settings(folder / CONFIG)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ludus import autotuning, progress
+from ludus import autotuning, files, progress
 from ludus.checkpoint import Checkpoint, Checkpoints, Shape
 from ludus.compilation import Options
 from ludus.counting import Budget
@@ -42,6 +42,7 @@ def resume(
 ) -> Trainer:
     """Return a trainer that goes on with a run; see `Trainer.resume`."""
     run = Path(run)
+    files.refuse_links(run)
     named = {name: value for name, value in (("env", env), ("algorithm", algorithm)) if isinstance(value, str)}
     fallback = bool(changes.pop("fallback", False))
     config = changed(read_config(run), named | changes)

@@ -224,7 +224,7 @@ def _published(sender: Sender, progress: Callable[[], None]) -> str | None:
 def _only_one(run: Path, is_to_give_up: Callable[[], bool]) -> Generator[bool]:
     """Be the only process that sends a run; wait for another one until told to give up."""
     files.make_folder(run / FOLDER)
-    lock = os.open(run / FOLDER / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    lock = files.open_file(run / FOLDER / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         while True:
             try:

@@ -127,10 +127,12 @@ def track(words: list[str]) -> int:
     add_run(parser)
     add_allow_code(parser)
     given = parser.parse_args(words)
+    from ludus import files
     from ludus.tracking.run_folder import read_config
     from ludus.tracking.tensorboard import complete
 
     run = given.run or newest_run()
+    files.refuse_links(run)
     wanted = read_config(run).get("tracking") or {}
     if wanted.get("tensorboard", True):
         print(f"TensorBoard: {complete(run):,} rows were missing in {run / 'tensorboard'}")

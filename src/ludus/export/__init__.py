@@ -1,6 +1,7 @@
 """Policies for other runtimes: the whole of greedy acting, proven there before anything is handed over."""
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ludus import files
 from ludus.compilation import enable_compilation_cache
 from ludus.critic import Critic, load_critic, save_critic
 from ludus.export import onnx_graph, stablehlo, torch_files
@@ -79,8 +81,8 @@ def export_policy(
         seen = None if format == "safetensors" else _observations(policy, env, observations)
         with _Workshop(Path(folder)) as workshop:
             difference = FORMATS[format](Job(policy, critic, seen, workshop.path, name))
-            files = workshop.hand_over()
-    return Exported(files, difference, "in every array, read again" if seen is None else f"on {seen}")
+            made = workshop.hand_over()
+    return Exported(made, difference, "in every array, read again" if seen is None else f"on {seen}")
 
 
 class _Workshop:
@@ -92,6 +94,7 @@ class _Workshop:
     def __enter__(self) -> "_Workshop":
         above = next(path for path in self.target.absolute().parents if path.exists())
         try:
+            os.close(files.open_folder(above))
             self.path = Path(tempfile.mkdtemp(prefix=".export-", dir=above))
         except OSError as error:
             raise LudusError(f"{self.target}: cannot be written ({error.strerror or error})") from error
@@ -100,8 +103,11 @@ class _Workshop:
     def hand_over(self) -> list[Path]:
         """Move every file to its place."""
         try:
-            self.target.mkdir(parents=True, exist_ok=True)
-            return [file.replace(self.target / file.name) for file in sorted(self.path.iterdir())]
+            files.make_folder(self.target)
+            made = [self.target / file.name for file in sorted(self.path.iterdir())]
+            for file in made:
+                files.rename(self.path / file.name, file)
+            return made
         except OSError as error:
             raise LudusError(f"{self.target}: cannot be written ({error.strerror or error})") from error
 

@@ -129,13 +129,9 @@ def _reduced(pixels: np.ndarray, breadth: int) -> Image.Image:
 @contextlib.contextmanager
 def _whole(path: Path) -> Generator[Path]:
     """Give a path to write to; what was written there gets its name only if nothing went wrong."""
-    partial = path.with_name(f".{path.name}.partial")
-    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-    try:
+    with files.whole(path) as partial:
+        os.close(files.open_file(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         yield partial
-        files.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def episode_frames(

@@ -14,6 +14,8 @@ from typing import Any, TextIO, cast
 from ludus import withheld
 from ludus.output import Output
 
+from ludus import files
+
 LINE_EVERY_SECONDS = 10.0
 """Between two lines of progress; whatever goes on for longer than that in silence is named."""
 MOST_WAITING = 100
@@ -73,7 +75,7 @@ class Console:
 
     def _write(self, line: str) -> None:
         assert self._log is not None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, files.LinkError):
             _append(self._log, line)
 
     @contextlib.contextmanager
@@ -165,7 +167,7 @@ class _Warnings(logging.Handler):
 
 
 def _append(path: Path, text: str) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    file = files.open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(file, withheld.hidden(text).encode("utf-8", "replace"))
     finally:

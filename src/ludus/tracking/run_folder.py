@@ -1,6 +1,7 @@
 """A run is a folder: configuration, identity, journal, policies. Everything else is derived from it."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -13,9 +14,10 @@ from typing import Any
 import yaml
 
 from ludus import files, withheld
+from ludus.files import IDENTITY
 from ludus.types import LudusError
 
-CONFIG, IDENTITY, JOURNAL = "config.yaml", "run.json", "metrics.jsonl"
+CONFIG, JOURNAL = "config.yaml", "metrics.jsonl"
 MOST_BYTES = 1 << 20
 """A configuration or identity longer than this is not read."""
 
@@ -53,10 +55,12 @@ class RunFolder:
         self.path, self._pending, self.trouble = Path(path), b"", None
         self.identity, self.config = read_identity(path), {}
         with self._writing(self.path / JOURNAL):
-            self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_APPEND)
+            self._journal = files.open_file(self.path / JOURNAL, os.O_RDWR | os.O_APPEND)
             self.bytes = os.fstat(self._journal).st_size
         self.rows = 0
         self._lock()
+        with self._writing(self.path):
+            files.sweep(self.path)
         return self
 
     def create(self) -> None:
@@ -64,7 +68,8 @@ class RunFolder:
         with self._writing(self.path):
             files.make_folder(self.path)
             try:
-                self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+                flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
+                self._journal = files.open_file(self.path / JOURNAL, flags)
             except FileExistsError as error:
                 raise self._taken() from error
         self._lock()
@@ -73,11 +78,13 @@ class RunFolder:
         """Take back every row of the journal after the first `rows`, which take `size` bytes."""
         path = self.path / JOURNAL
         with self._writing(path):
-            kept = path.read_bytes()[:size]
+            assert self._journal is not None
+            with open(self._journal, "rb", closefd=False) as journal:
+                journal.seek(0)
+                kept = journal.read(size)
             lines = kept.splitlines()
             if len(kept) != size or len(lines) != rows or (kept and not kept.endswith(b"\n")):
                 raise LudusError(f"{path}: is shorter or other than it was when the checkpoint was written")
-            assert self._journal is not None
             os.ftruncate(self._journal, size)
             os.fsync(self._journal)
         self.rows, self.bytes = rows, size
@@ -141,7 +148,7 @@ class RunFolder:
 
     def _open_again(self) -> int:
         """Open the journal that was closed; nobody else may have gone on with it."""
-        self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_APPEND)
+        self._journal = files.open_file(self.path / JOURNAL, os.O_RDWR | os.O_APPEND)
         self._lock()
         if os.fstat(self._journal).st_size < self.bytes:
             raise LudusError(f"{self.path / JOURNAL}: has been cut by another process")
@@ -193,14 +200,21 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 def read_config(run: str | Path) -> dict[str, Any]:
     """Read the configuration of a run folder."""
-    path = Path(run) / CONFIG
+    config = read_settings(Path(run) / CONFIG)
+    if not os.path.lexists(Path(run) / IDENTITY):  # without it, `files` does not know where the user's own links end
+        raise LudusError(f"{run}: is not a run folder ({IDENTITY}: {os.strerror(errno.ENOENT)})")
+    return config
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read a configuration file, be it of a run or of a model that was made of one."""
     try:
         text = files.read(path, MOST_BYTES).decode()
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader)):
             raise yaml.YAMLError("it has aliases, which a few lines can make endless")
         config = yaml.safe_load(text)
     except OSError as error:
-        raise LudusError(f"{run}: is not a run folder ({path.name}: {error.strerror or error})") from error
+        raise LudusError(f"{path.parent}: is not a run folder ({path.name}: {error.strerror or error})") from error
     except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LudusError(f"{path}: is not readable YAML ({_first_line(error)})") from error
     if not isinstance(config, dict):

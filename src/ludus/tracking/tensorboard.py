@@ -116,8 +116,8 @@ class EventWriter:
     def _begin(self) -> Follower:
         """Find out how far the files are, cut off what is not the journal's, and go on from there."""
         identity = read_identity(self.run)
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        self._lock = self._lock or os.open(self.folder, os.O_RDONLY)
+        files.make_folder(self.folder)
+        self._lock = self._lock or files.open_folder(self.folder)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._started = float(identity.get("started") or (self.run / CONFIG).stat().st_mtime)
         old = self._files()
@@ -165,7 +165,8 @@ class EventWriter:
     def _write(self) -> None:
         """Append the records that wait: all of them, or none."""
         if self._file is None:
-            self._file, self._size = os.open(self._new_path(), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 0
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            self._file, self._size = files.open_file(self._new_path(), flags), 0
         try:
             position = 0
             while position < len(self._waiting):
@@ -194,7 +195,7 @@ def _keep_matching(old: list[Path], follower: Follower) -> bytes:
     last, is_matching = b"", True
     for path in old:
         if not is_matching:
-            path.unlink()
+            files.remove(path)
             continue
         stop = 0
         for record in event_file.records(path):
@@ -207,7 +208,7 @@ def _keep_matching(old: list[Path], follower: Follower) -> bytes:
                     break
             stop = record.stop
         if stop < path.stat().st_size:
-            os.truncate(path, stop)
+            files.cut(path, stop)
     follower.go_back(lines)
     return last
 

@@ -88,7 +88,7 @@ class CursorFiles:
 
     def add(self, cursor: Cursor, batch: Batch) -> None:
         """Take note that a batch has arrived."""
-        file = os.open(self.folder / f"{cursor.run}.sent", os.O_WRONLY | os.O_CREAT, 0o600)
+        file = files.open_file(self.folder / f"{cursor.run}.sent", os.O_WRONLY | os.O_CREAT)
         try:
             os.lseek(file, batch.first * DIGEST_BYTES, os.SEEK_SET)
             data = bytes.fromhex("".join(batch.digests))
