@@ -39,7 +39,7 @@ ALLOWED = {
     "networks": {"networks", *SHARED},
     "learning": {"learning", "networks", "replay", *SHARED},
     "replay": {"types"},
-    "files": set(),
+    "files": {"types"},
     "tracking": {"tracking", "cohorts", "files", "output", "processes", "withheld", *SHARED},
     "track": {"publish", "report", "tracking", "files", "types"},
     "publish": {"export", "keeping", "policy", "promotion", "tracking", "types"},
@@ -78,7 +78,8 @@ ALLOWED = {
     "learned": {"files", "learning", "networks", *SHARED},
     "policy": {"learned", *SHARED},
     "critic": {"learned", *SHARED},
-    "export": {"export", "critic", "policy", "learned", "learning", "networks", "rollout", "compilation", *SHARED},
+    "export": {"export", "critic", "policy", "learned", "learning", "networks", "rollout", "compilation", "files"}
+    | SHARED,
     "report": {"report", "tracking", "files", "types"},
     "watch": {"watch", "report", "tracking", "types"},
     "evaluation": {"policy", "rollout", *SHARED},
