@@ -189,10 +189,11 @@ def test_a_link_that_is_planted_later_keeps_a_checkpoint_from_being_written(run,
 
 
 def test_what_a_crash_leaves_half_written_is_removed_by_the_next_resume(run):
-    (run / f"{files.PARTIAL}12ab-run.json").write_bytes(b"{")
+    for folder in (run, run / "policies"):
+        (folder / f"{files.PARTIAL}12ab-file").write_bytes(b"{")
     trainer = Trainer.resume(run, verbose=False)
     trainer.record.folder.close()
-    assert not list(run.glob(".*"))
+    assert not list(run.rglob(".*"))
 
 
 # --- The user's own links ---

@@ -226,9 +226,10 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a crash has left half written in a folder; only the one process that writes there may."""
-    for path in folder.glob(f"{PARTIAL}*"):
-        remove(path)
+    """Remove what a crash has left half written in a folder, if it can be; only the one that writes there may."""
+    with contextlib.suppress(OSError):
+        for path in folder.glob(f"{PARTIAL}*"):
+            remove(path)
 
 
 def free_bytes(path: Path) -> int:

@@ -119,6 +119,7 @@ class Keeper:
         """Write to this folder from now on."""
         options = self.options
         self.folder = run
+        files.sweep(run / POLICIES)
         self.checkpoints = Checkpoints(run, Retention(*(getattr(options, name) for name in KEPT)))
 
     def until_next(self, iterations: int, steps: int, steps_per_iteration: int, total_steps: int | None) -> int:

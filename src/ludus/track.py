@@ -234,6 +234,7 @@ def _only_one(run: Path, is_to_give_up: Callable[[], bool]) -> Generator[bool]:
                 if is_to_give_up():
                     yield False
                     return
+        files.sweep(run / FOLDER)
         yield True
     finally:
         os.close(lock)

@@ -11,10 +11,8 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from ludus import withheld
+from ludus import files, withheld
 from ludus.output import Output
-
-from ludus import files
 
 LINE_EVERY_SECONDS = 10.0
 """Between two lines of progress; whatever goes on for longer than that in silence is named."""

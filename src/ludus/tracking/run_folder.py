@@ -59,8 +59,7 @@ class RunFolder:
             self.bytes = os.fstat(self._journal).st_size
         self.rows = 0
         self._lock()
-        with self._writing(self.path):
-            files.sweep(self.path)
+        files.sweep(self.path)
         return self
 
     def create(self) -> None:
