@@ -40,7 +40,7 @@ ALLOWED = {
     "learning": {"learning", "networks", "replay", *SHARED},
     "replay": {"types"},
     "files": {"types"},
-    "tracking": {"tracking", "cohorts", "files", "output", "processes", "withheld", *SHARED},
+    "tracking": {"tracking", "files", "output", "processes", "withheld", *SHARED},
     "track": {"publish", "report", "tracking", "files", "types"},
     "publish": {"export", "keeping", "policy", "promotion", "tracking", "types"},
     "promotion": {"evaluation", "policy", "run_config"},

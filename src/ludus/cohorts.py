@@ -15,10 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ludus.types import EpisodeStats
-
-FIGURES = ("episodes", "return_sum", "length_sum", "terminations", "successes", "told", "told_successes")
-"""What is summed up over episodes; `told` is how many of them said by `is_success` whether they succeeded."""
+from ludus.types import FIGURES, Counted, EpisodeStats
 
 
 class Cohorts(NamedTuple):
@@ -29,17 +26,6 @@ class Cohorts(NamedTuple):
     older: Any
     """The sum of each of `FIGURES`."""
     younger: Any
-
-
-class Counted(NamedTuple):
-    """What an iteration's row says of them."""
-
-    counted: Any
-    """The sum of each of `FIGURES` over the episodes that count from now on."""
-    running: Any
-    """How many episodes are still running that those to count next wait for."""
-    waiting: Any
-    """How many have ended and wait."""
 
 
 def begin() -> Cohorts:

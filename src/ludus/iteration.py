@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ludus import cohorts, counting
-from ludus.cohorts import Cohorts, Counted
+from ludus.cohorts import Cohorts
 from ludus.compilation import Options
 from ludus.counting import Counters
 from ludus.learning.faults import FAULTS, MASK
 from ludus.learning.health import is_due, when
 from ludus.rollout import runner
 from ludus.seeding import folded
-from ludus.types import EpisodeStats, LudusError, Rollout, Watch
+from ludus.types import Counted, EpisodeStats, LudusError, Rollout, Watch
 
 
 class Plan(NamedTuple):

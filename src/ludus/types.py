@@ -148,3 +148,18 @@ class EpisodeStats(NamedTuple):
     """Means of what the environments said in `info`, under their journal names."""
     seconds: Any = ()
     """What the rollout spent its time on, under the journal's names; nothing where it is part of a larger program."""
+
+
+FIGURES = ("episodes", "return_sum", "length_sum", "terminations", "successes", "told", "told_successes")
+"""What is summed up over episodes; `told` is how many of them said by `is_success` whether they succeeded."""
+
+
+class Counted(NamedTuple):
+    """What an iteration's row says of the episodes that policies are judged by (`cohorts.py`)."""
+
+    counted: Any
+    """The sum of each of `FIGURES` over the episodes that count from now on."""
+    running: Any
+    """How many episodes are still running that those to count next wait for."""
+    waiting: Any
+    """How many have ended and wait."""

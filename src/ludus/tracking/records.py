@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ludus.cohorts import FIGURES, Counted
 from ludus.tracking.console import Console, duration
 from ludus.tracking.run_folder import RunFolder
 from ludus.tracking.statistics import Recent, block
 from ludus.tracking.tracker import Tracker
-from ludus.types import IS_SUCCESS
+from ludus.types import FIGURES, IS_SUCCESS, Counted
 
 ITERATION_METRICS = {
     "iteration": "iterations (one collect and one update) so far",
