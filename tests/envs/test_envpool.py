@@ -174,13 +174,13 @@ def test_info_is_summed_up_over_episodes():
     assert set(steps[0].info[0].names) == {"reward_run", "reward_ctrl", "x_position", "x_velocity"}
     step = env.step(np.ones((2, 6), np.float32))
     means = InfoMeans()
-    means.add(step.info, step.truncated)
+    means.add(step.info, step.truncated, np.zeros(2, np.float32))
     # Four steps without and one with full control: each costs 0.1 for every one of six actions.
     assert means.figures()["info/reward_ctrl/last"] == pytest.approx(-0.6)
     assert means.figures()["info/reward_ctrl/mean"] == pytest.approx(-0.12)
     step = env.step(np.zeros((2, 6), np.float32))
     means = InfoMeans()
-    means.add(step.info, np.ones(2, bool))
+    means.add(step.info, np.ones(2, bool), np.zeros(2, np.float32))
     assert means.figures()["info/reward_ctrl/mean"] == pytest.approx(0.0), "a new episode starts from nothing"
 
 

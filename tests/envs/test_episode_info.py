@@ -39,7 +39,7 @@ def test_means_and_last_values_of_every_number():
         info.add(1, {"a": 100.0})
     info.end(0)
     means = InfoMeans()
-    means.add((info,), np.array([True, False]))
+    means.add((info,), np.array([True, False]), np.zeros(2, np.float32))
     assert means.figures() == {
         "info/a/mean": 2.5, "info/a/last": 4.0, "info/b/mean": 0.5, "info/c/mean": 7.0
     }  # fmt: skip
@@ -47,7 +47,7 @@ def test_means_and_last_values_of_every_number():
     info.add(0, {"a": 8.0})
     info.add(1, {"a": 0.0})
     means = InfoMeans()
-    means.add((info,), np.array([True, True]))
+    means.add((info,), np.array([True, True]), np.zeros(2, np.float32))
     assert means.figures()["info/a/mean"] == (8.0 + 300.0 / 4) / 2, (
         "an ended episode is forgotten, a running one is not"
     )
