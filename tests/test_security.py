@@ -1,6 +1,7 @@
 """Nothing that is loaded can execute anything, and what a run writes is for the user alone."""
 
 import ast
+import os
 import re
 import stat
 import subprocess
@@ -11,7 +12,10 @@ from pathlib import Path
 import pytest
 
 import ludus
-from resume_runs import run
+from ludus.cli import main
+from ludus.tracking.run_folder import RunFolder
+from ludus.types import LudusError
+from resume_runs import iterations, run
 
 SOURCE = Path(ludus.__file__).parent
 BETWEEN_OUR_OWN = ("envs/workers.py", "envs/worker_process.py")
@@ -140,3 +144,43 @@ def test_what_builds_ludus_is_pinned_exactly():
     names = [re.fullmatch(r"([a-z-]+)==[0-9.]+", requirement) for requirement in build["requires"]]
     needed = {"editables", "hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers"}
     assert all(names) and {found[1] for found in names if found} == needed
+
+
+def modes(folder: Path) -> dict[bool, set[int]]:
+    """Return the modes of the folders (True) and files (False) in a run, itself included."""
+    found: dict[bool, set[int]] = {True: set(), False: set()}
+    for path in (folder, *folder.rglob("*")):
+        found[path.is_dir()].add(stat.S_IMODE(path.stat().st_mode))
+    return found
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o022])
+def test_a_group_may_read_what_a_shared_run_writes_then_and_later(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        above = tmp_path / "above"
+        run("sac jax", above / "run", 4, permissions="group")
+        assert modes(above / "run") == {True: {0o2750}, False: {0o640}}
+        assert stat.S_IMODE(above.stat().st_mode) == 0o750
+        assert main(["report", str(above / "run")]) == 0
+        ludus.Trainer.resume(above / "run", total_steps=iterations("sac jax", 6)).train()
+        assert modes(above / "run") == {True: {0o2750}, False: {0o640}}
+    finally:
+        os.umask(before)
+
+
+def test_a_private_run_is_private_wherever_it_is(tmp_path):
+    tmp_path.chmod(0o2750)  # as the folder of a run that is shared
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    folder.write_identity(status="running")
+    folder.close()
+    assert modes(tmp_path / "run") == {True: {0o700}, False: {0o600}}
+
+
+def test_permissions_are_chosen_when_a_run_begins(tmp_path):
+    with pytest.raises(LudusError, match="permissions=everybody: must be one of private, group"):
+        ludus.Settings(permissions="everybody")
+    run("ppo jax", tmp_path / "run", 2)
+    with pytest.raises(LudusError, match="permissions: cannot be changed in a resumed run"):
+        ludus.Trainer.resume(tmp_path / "run", permissions="group")

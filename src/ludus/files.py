@@ -23,6 +23,9 @@ PIECE = 1 << 20
 """Bytes given to the system in one call."""
 IDENTITY = "run.json"
 """A folder that holds this is a run."""
+PRIVATE, SHARED = 0o700, 0o2750
+"""Modes of a folder that only the user can read, and of one in a run that its group may read: what is made in a folder
+with exactly the second one may be read by the group too, whoever makes it."""
 PARTIAL = ".partial-"
 """Names of what is not whole yet begin so; what a crash leaves of it is removed by `sweep`."""
 
@@ -102,30 +105,53 @@ def refuse_links(run: Path) -> None:
                 raise LinkError(Path(path))
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, that only the user can read; it may be there already."""
+def make_folder(path: Path, mode: int = PRIVATE) -> None:
+    """Make a folder, and those above it; it may be there already. In a shared one, it is shared whatever its mode."""
     for folder in reversed((path, *path.parents)):
         if not folder.is_dir():
             with _operation("mkdir", folder), _above(folder) as above:
                 try:
-                    os.mkdir(folder.name, 0o700, dir_fd=above)
+                    os.mkdir(folder.name, PRIVATE, dir_fd=above)
+                    if _is_shared(above):
+                        share(folder)
+                    elif mode != PRIVATE:
+                        os.chmod(folder.name, mode, dir_fd=above)  # the user's mask does not count
                 except FileExistsError:  # another process was faster
                     _refuse_link(folder, above)
             sync_folder(folder.parent)
     os.close(open_folder(path))
 
 
+def _is_shared(folder: int) -> bool:
+    return stat.S_IMODE(os.fstat(folder).st_mode) == SHARED
+
+
+def share(path: Path, is_shared: bool = True) -> None:
+    """Let the group read a folder and what will be made in it, or only the user; OSError if that cannot be."""
+    folder = open_folder(path)
+    try:
+        if is_shared != _is_shared(folder):
+            os.fchmod(folder, SHARED if is_shared else PRIVATE)
+        if is_shared != _is_shared(folder):
+            raise OSError(errno.EPERM, "its mode cannot be changed")
+    finally:
+        os.close(folder)
+
+
 def open_file(path: Path, flags: int) -> int:
-    """Return a descriptor of a regular file, which only the user can read if it is new; a link is refused."""
+    """Return a descriptor of a regular file; a link is refused. Only the user can read a new one, as with a folder."""
     with _above(path) as folder:
         try:
             file = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=folder)
         except OSError:
             _refuse_link(path, folder)
             raise
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise OSError(errno.EINVAL, "it is not a regular file")
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(file)
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        if flags & os.O_CREAT and status.st_size == 0 and status.st_nlink == 1 and _is_shared(folder):
+            os.fchmod(file, 0o640)
     return file
 
 

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 MEANING = ("env", "env_options", "env_wrappers", "num_envs", "seed", "collect", "algorithm")
 """Settings that a resumed run cannot change: the saved state would mean something else."""
-CHANGEABLE = (*Budget._fields, *(name for name in NAMES if name not in (*MEANING, *PARTS)), *WORKER_KEYS)
+CHANGEABLE = (
+    *Budget._fields,
+    *(name for name in NAMES if name not in (*MEANING, *PARTS, "permissions")),  # what is there has its modes already
+    *WORKER_KEYS,
+)
 """Settings that it can, besides those of the groups."""
 
 

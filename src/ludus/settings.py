@@ -12,7 +12,12 @@ from ludus.types import MAX_EPISODE_STEPS, LudusError
 
 Collect = Literal["steps", "episodes", "trajectories"]
 EvalBy = Literal["iterations", "episodes"]
-CHOICES = {"collect": get_args(Collect), "eval_by": get_args(EvalBy), "success": SUCCESS_RULES}
+CHOICES = {
+    "collect": get_args(Collect),
+    "eval_by": get_args(EvalBy),
+    "success": SUCCESS_RULES,
+    "permissions": ("private", "group"),
+}
 PARTS: dict[str, Any] = {
     "checkpoint": CheckpointOptions,
     "tracking": TrackingOptions,
@@ -67,6 +72,8 @@ class Settings:
     """What ends the run before its budget is spent."""
     deterministic: bool = False
     """On a GPU: the same numbers from the seed alone, in any process, at two thirds of the speed or less."""
+    permissions: str = "private"
+    """Who may read the run folder: private (you alone) or group (its group too); the folders above are as they are."""
     verbose: bool = True
     """Show progress."""
 

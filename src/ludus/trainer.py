@@ -126,7 +126,7 @@ class Trainer:
         if run_dir is not None:
             withheld.check("env_options", dict(env.options))
             withheld.check("env_wrappers", getattr(env, "env_wrappers", ()))
-            self._settle_in(RunFolder(run_dir))
+            self._settle_in(RunFolder(run_dir, settings.permissions == "group"))
         self.final_episodes = settings.eval_episodes_final
         self.retreat = Retreat()
         self.configured_by: Sequence[str] = ()

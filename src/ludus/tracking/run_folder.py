@@ -29,9 +29,12 @@ class RunFolder:
     written when that is possible again. `trouble` says what is wrong meanwhile.
     """
 
-    def __init__(self, path: str | Path):
-        """Check the place and create nothing yet; a folder that holds something is refused, never overwritten."""
-        self.path = Path(path)
+    def __init__(self, path: str | Path, is_shared: bool = False):
+        """Check the place and create nothing yet; a folder that holds something is refused, never overwritten.
+
+        Of a shared one the user's group may read everything, now and later.
+        """
+        self.path, self.is_shared = Path(path), is_shared
         self._journal: int | None = None
         self._pending = b""
         self.rows = self.bytes = 0
@@ -65,7 +68,8 @@ class RunFolder:
     def create(self) -> None:
         """Create the folder and the journal; of two runs that try at once, one is refused."""
         with self._writing(self.path):
-            files.make_folder(self.path)
+            files.make_folder(self.path, 0o750 if self.is_shared else files.PRIVATE)
+            files.share(self.path, self.is_shared)
             try:
                 flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
                 self._journal = files.open_file(self.path / JOURNAL, flags)
