@@ -53,27 +53,31 @@ def _operation(name: str, path: Path) -> Generator[None]:
     observe(f"after {name}", path)
 
 
-def _run_of(folder: Path) -> Path | None:
-    """Return the run folder that a folder is or is in: the outermost, so that nothing planted in it can be another."""
+def _in_run(folder: Path) -> tuple[str, tuple[str, ...]] | None:
+    """Return the run folder that a folder is or is in, and the names from there down to it; None if it is in none.
+
+    Of several it is the outermost, so that nothing that was planted in a run can pass for another.
+    """
     parts = folder.absolute().parts
     first = len(parts) - parts[::-1].index("..") if ".." in parts else 1
+    path = os.path.join(*parts[:first]).rstrip("/")
     for stop in range(first, len(parts) + 1):
-        path = os.path.join(*parts[:stop])
-        if os.path.lexists(os.path.join(path, IDENTITY)):
-            return Path(path)
+        path = f"{path}/{parts[stop - 1]}" if stop > first else path
+        if os.path.lexists(f"{path}/{IDENTITY}"):
+            return path or "/", parts[stop:]
     return None
 
 
 def open_folder(path: Path) -> int:
     """Return a descriptor of a folder; inside a run, no link leads there."""
-    place = _run_of(path) or path.absolute()
+    place, names = _in_run(path) or (path, ())
     folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-    for name in path.absolute().parts[len(place.parts) :]:
-        place, above = place / name, folder
+    for depth, name in enumerate(names, 1):
+        above = folder
         try:
             folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
         except OSError:
-            _refuse_link(place, above)
+            _refuse_link(Path(place, *names[:depth]), above)
             raise
         finally:
             os.close(above)
@@ -199,7 +203,7 @@ def read(path: Path, most: int) -> bytes:
 def rename(source: Path, target: Path) -> None:
     """Give a file or folder its final name; one that is there already is replaced."""
     with _operation("rename", target), _above(source) as before, _above(target) as after:
-        if _run_of(target.parent) is not None:
+        if _in_run(target.parent):
             _refuse_link(target, after)
         os.replace(source.name, target.name, src_dir_fd=before, dst_dir_fd=after)
 
@@ -243,7 +247,7 @@ def remove(path: Path) -> None:
     """Remove a file, or a folder with all that is in it; it may be gone already."""
     with _operation("unlink", path), contextlib.suppress(FileNotFoundError), _above(path) as folder:
         kind = os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode
-        if stat.S_ISLNK(kind) and _run_of(path.parent) is not None:
+        if stat.S_ISLNK(kind) and _in_run(path.parent):
             raise LinkError(path)
         if stat.S_ISDIR(kind):
             shutil.rmtree(path.name, ignore_errors=True, dir_fd=folder)
