@@ -85,6 +85,7 @@ def test_a_file_that_may_not_grow_is_said_in_one_line_and_the_journal_stays_whol
     words = [
         "env=jax:CartPole-v1", "num_envs=4", "total_steps=640", "algorithm.batch_size=64", "preset=null",
         "algorithm.minibatch_size=32", "checkpoint.every_iterations=2", "num_checkpoints=0", "eval_frequency=0",
+        "health_frequency=0",
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, "train", *words, f"run_dir={tmp_path / 'run'}"],
