@@ -3,6 +3,7 @@
 They are in a module of their own because workers import it.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -153,3 +154,13 @@ class Starter(Ledger):
             time.sleep(600)
             os._exit(0)
         (Path(folder) / f"{os.getpid()}.pids").write_text(" ".join(map(str, pids)))
+
+
+class FailsToStart(Ledger):
+    """Ends its process when it is made, if a file `start` is there, which it takes away."""
+
+    def __init__(self, folder: str):
+        super().__init__()
+        with contextlib.suppress(FileNotFoundError):
+            (Path(folder) / "start").unlink()
+            os._exit(3)

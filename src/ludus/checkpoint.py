@@ -11,6 +11,7 @@ reading them.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -153,6 +154,8 @@ class Checkpoints:
         self.last_bytes = 0
         names = {name: self._write_blocks(name, blocks) for name, blocks in snapshot.blocks.items()}
         partial, final = self.folder / f"{files.PARTIAL}{snapshot.step}", self.folder / str(snapshot.step)
+        if not self.folder.is_dir():  # or it would be made anew
+            raise OSError(errno.ENOENT, "the run folder was moved or removed")
         files.make_folder(partial)
         state, written = as_safetensors(snapshot.arrays), {}
         for name, data in ((STATE, state), (MANIFEST, None)):

@@ -3,6 +3,7 @@
 Training waits for a copy of what changed; all else happens on another thread.
 """
 
+import errno
 import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -233,7 +234,13 @@ class Keeper:
     def write(self, job: Callable[[], None], what: str = "policy") -> None:
         """Let the other thread write something, after all that was given to it before."""
         self._writer = self._writer or ThreadPoolExecutor(1, "ludus-writer")
-        self._jobs.append((what, self._writer.submit(job)))
+        self._jobs.append((what, self._writer.submit(self._if_there, job)))
+
+    def _if_there(self, job: Callable[[], None]) -> None:
+        """Do it, unless the run folder was moved or removed: no second one is begun in its place."""
+        if self.folder is not None and not self.folder.is_dir():
+            raise OSError(errno.ENOENT, "the run folder was moved or removed")
+        job()
 
     def settle(self, wait: bool = True) -> None:
         """Look at what was written (all of it, if `wait`); say once what went wrong, or stop if so configured."""

@@ -374,6 +374,7 @@ class Trainer:
         folder, record = self.record.folder, self.record
         if folder is None or record.iterations == self.keeper.last["iteration"]:
             return
+        folder.check_place()
         trouble = folder.trouble
         self._note_kernels()
 
@@ -442,6 +443,7 @@ class Trainer:
 
     def _save_learned(self) -> None:
         if self.record.folder and self._state is not None:
+            self.record.folder.check_place()
             save_policy(self.policy, self.record.folder.path / FINAL)
             if (critic := self.critic) is not None:
                 save_critic(critic, self.record.folder.path / FINAL_CRITIC)

@@ -173,3 +173,33 @@ def test_an_episode_of_an_evaluation_that_is_cut_counts_up_to_there(env):
 def test_no_info_costs_nothing():
     env = ludus.make_env("CartPole-v1", 2)
     assert jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 2))).info == {}
+
+
+class Odd(Ledger):
+    """Says what no journal can keep as it is."""
+
+    def step(self, action):
+        *answer, info = super().step(action)
+        info |= {"huge": 10**400, "wide": 1e300, "below": -(10**400), "list": [1, 2], "array": np.zeros((2, 2))}
+        info |= {"a\nb": 1.0, "\ud800": 2.0, "": 3.0, 7: 4.0, "x" * 10**5: 5.0, ("t", 1): 6.0, "../..": 7.0}
+        return *answer, info | {"quad": np.longdouble("1e4000"), "inf": float("inf"), "is_success": 10**400}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_odd_info_never_ends_training(tmp_path, num_workers):
+    rows = journal(ludus.make_env(Odd, 4, num_workers=num_workers), tmp_path / "run", 128)
+    figures = {name: value for name, value in rows[-1].items() if name.startswith("info/")}
+    assert figures["info/a?b/mean"] == 1.0 and figures["info/7/last"] == 4.0
+    assert figures[f"info/{'x' * 100}/mean"] == 5.0
+    assert np.isfinite(list(figures.values())).all()
+    assert not any("huge" in name or "success" in name for name in figures)
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+def test_odd_names_keep_their_place_when_a_run_is_resumed():
+    info, again = EpisodeInfo(1), EpisodeInfo(1)
+    info.add(0, {"a\nb": 1.0, "c": 2.0})
+    again.restore(info.snapshot())
+    again.add(0, {"a\nb": 3.0, "c": 4.0})
+    assert again.names == ["a?b", "c"]
+    assert again.values[0, 0, :3].tolist() == [4.0, 6.0, 0.0]

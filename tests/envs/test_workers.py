@@ -21,7 +21,7 @@ from ludus import processes
 from ludus.cli import main
 from ludus.envs.workers import RESTARTS, WorkerEnv, workers_that_pay
 from oracles import flat
-from worker_envs import FAULTS, LENGTH, AsksForJax, Ledger, Masking, Rich, Slow
+from worker_envs import FAULTS, LENGTH, AsksForJax, FailsToStart, Ledger, Masking, Rich, Slow
 from worker_runs import PPO, Runner, assert_true_pairs, descendants, is_running
 
 
@@ -384,6 +384,25 @@ def test_a_run_goes_on_over_a_fault_and_counts_what_is_true(made, tmp_path):
     assert made_steps[0] == 64 and 0 < made_steps[1] < 64 and made_steps[2] == 64
     for row in rows:
         assert row["episode_return_mean"] == LENGTH * (LENGTH - 1) / 2 and row["info/step/last"] == LENGTH
+
+
+@pytest.mark.parametrize("on_fault", ["restart", "stop"])
+def test_a_fault_while_workers_of_a_known_kind_start_is_one_like_any_other(made, tmp_path, on_fault, caplog):
+    env = made(FailsToStart, 4, num_workers=2, folder=str(tmp_path), on_worker_fault=on_fault)
+    (tmp_path / "start").touch()
+    if on_fault == "stop":
+        with pytest.raises(ludus.LudusError, match=r"being made.*exited with code 3"):
+            env.remake(4)
+        return
+    with contextlib.closing(env.remake(4)) as other, contextlib.closing(Ledger()) as alone:
+        assert other.reset([5, 6, 7, 8]).tolist()[0] == alone.reset(seed=5)[0].tolist()
+    assert "is restarted" in caplog.text and "dropped" not in caplog.text
+
+
+def test_the_first_workers_of_a_kind_are_not_tried_again(made, tmp_path):
+    (tmp_path / "start").touch()
+    with pytest.raises(ludus.LudusError, match=r"being made\) exited with code 3$"):
+        made(FailsToStart, 4, num_workers=2, folder=str(tmp_path))
 
 
 # --- nothing is left ---

@@ -9,6 +9,8 @@ from ludus.types import IS_SUCCESS
 
 CAPACITY = 64
 """So many names are followed, in the order in which they first appear; memory that processes share is of fixed size."""
+LONGEST_NAME = 100
+"""Characters of a name that are kept."""
 TOTAL, COUNT, LAST = range(3)
 NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 
@@ -43,11 +45,11 @@ class EpisodeInfo:
         row = self.values[index]
         for name, value in info.items():
             if isinstance(value, NUMBERS):
-                column = self._column(str(name))
-                if column is not None:
-                    row[TOTAL, column] += value
+                column, number = self._column(str(name)), _float(value)
+                if column is not None and number is not None:
+                    row[TOTAL, column] += number
                     row[COUNT, column] += 1
-                    row[LAST, column] = value
+                    row[LAST, column] = number
 
     def add_batch(self, info: dict[str, np.ndarray]) -> None:
         """Count in arrays `[num_envs]` of what all environments said: in place of `add`, always with the same names."""
@@ -77,10 +79,29 @@ class EpisodeInfo:
 
     def _column(self, name: str) -> int | None:
         column = self._columns.get(name)
-        if column is None and len(self.names) < CAPACITY:
-            column = self._columns[name] = len(self.names)
-            self.names.append(name)
+        if column is None:
+            plain = _plain(name)
+            column = self._columns.get(plain)
+            if column is None and len(self.names) < CAPACITY:
+                column = self._columns[plain] = len(self.names)
+                self.names.append(plain)
+            if column is not None:
+                self._columns[name] = column
         return column
+
+
+def _float(value: Any) -> float | None:
+    """Return a number as the journal knows it; None if it is too large for that."""
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _plain(name: str) -> str:
+    """Return a name that journals and trackers can keep: of printable characters, not empty, and not endless."""
+    plain = "".join(character if character.isprintable() else "?" for character in name[:LONGEST_NAME])
+    return plain.strip() or "?"
 
 
 def episode_figures(parts: Iterable[EpisodeInfo], ended: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
@@ -120,4 +141,5 @@ class InfoMeans:
 
     def figures(self) -> dict[str, np.float32]:
         """Return one number for each name that any of the episodes had."""
-        return {name: np.float32(total / count) for name, (total, count) in self._sums.items() if count}
+        with np.errstate(over="ignore"):  # what is too large for the journal becomes an infinity, which is left out
+            return {name: np.float32(total / count) for name, (total, count) in self._sums.items() if count}

@@ -93,6 +93,8 @@ class WorkerOptions(NamedTuple):
     """Seconds that one environment may take for one step or reset."""
     on_fault: OnFault = "restart"
     """Whether a worker at fault is replaced, or ends the run."""
+    is_proven: bool = False
+    """Whether such environments have been made before: a fault while they are made is then one like any other."""
 
     def check(self) -> None:
         """Refuse what makes no sense."""
@@ -177,7 +179,9 @@ class WorkerEnv:
         self._results: Any = None
         self._step: HostStep | None = None
         self._spaces: Any = None
+        self._is_made = False
         self._start_all()
+        self._is_made = True
         self.observation_space, self.action_space = self._spaces
         self._log = EpisodeLog(num_envs, self.action_space)
 
@@ -250,8 +254,8 @@ class WorkerEnv:
 
     def remake(self, num_envs: int) -> "WorkerEnv":
         """Return separate environments of the same kind, in processes of their own."""
-        num_workers = min(self.num_workers, num_envs)
-        return WorkerEnv(self.make, num_envs, self.id, self.options, num_workers, self.worker_options, self.placement)
+        num_workers, options = min(self.num_workers, num_envs), self.worker_options._replace(is_proven=True)
+        return WorkerEnv(self.make, num_envs, self.id, self.options, num_workers, options, self.placement)
 
     def close(self) -> None:
         """Close the environments and end the processes."""
@@ -260,7 +264,7 @@ class WorkerEnv:
     @property
     def worker_settings(self) -> dict[str, Any]:
         """What `make_env` was told about workers, for the record: a number where "auto" was asked for."""
-        timeout, on_fault = self.worker_options
+        timeout, on_fault, _ = self.worker_options
         return {"num_workers": self.num_workers, "worker_timeout": timeout, "on_worker_fault": on_fault}
 
     def _start_all(self) -> None:
@@ -270,10 +274,10 @@ class WorkerEnv:
             count = base + (number < extra)
             self._workers.append(self._launch(number, slice(first, first + count)))
             first += count
-        for worker, fault in self._await(self._workers, START_SECONDS):
-            message = fault.summary if fault.is_whole else self._report(worker, fault)
-            self.close()
-            raise _error(message, fault.trace)
+        for fault in self._await(self._workers, START_SECONDS):
+            faults = [fault]
+            while faults:
+                faults = self._await([self._launch_again(*faults[0])], START_SECONDS)
 
     def _launch(self, number: int, rows: slice) -> Worker:
         commands, to_worker = os.pipe()
@@ -333,24 +337,31 @@ class WorkerEnv:
 
     def _replace(self, worker: Worker, fault: Fault | None, seeds: list[int] | None = None) -> None:
         """Put a fresh process in the place of one at fault, reset with these seeds or with fresh ones; or give up."""
-        number = worker.number
         while fault is not None:
-            report = self._report(worker, fault)
-            worker.end()
-            if self.worker_options.on_fault == "stop" or self._restarts[number] == RESTARTS:
-                self.close()
-                tried = f" (given up after {RESTARTS} restarts without the end of an episode)"
-                raise _error(report + (tried if self._restarts[number] else ""), fault.trace)
-            self._restarts[number] += 1
-            self._all_restarts[number] += 1
-            trace = f"\n{fault.trace.rstrip()}" if fault.trace else ""
-            _log.warning("%s; worker %d is restarted, its running episodes are dropped%s", report, number, trace)
-            self._workers[number] = worker = self._launch(number, worker.rows)
+            worker = self._launch_again(worker, fault)
             seeds_now = seeds or self._fresh_seeds(worker)
             self._control.seeds[worker.rows] = seeds_now
             self._log.begin(seeds_now, worker.rows)
             faults = self._await([worker], START_SECONDS) or self._reset([worker])
             fault = faults[0][1] if faults else None
+
+    def _launch_again(self, worker: Worker, fault: Fault) -> Worker:
+        """End a worker at fault, say so, and start another in its place; or give up."""
+        number = worker.number
+        report = fault.summary if fault.is_whole and not worker.was_reset else self._report(worker, fault)
+        is_hopeless = not (self.worker_options.is_proven or self._is_made)  # nobody has seen one work yet
+        worker.end()
+        if is_hopeless or self.worker_options.on_fault == "stop" or self._restarts[number] == RESTARTS:
+            self.close()
+            tried = f" (given up after {RESTARTS} restarts without the end of an episode)"
+            raise _error(report + (tried if self._restarts[number] else ""), fault.trace)
+        self._restarts[number] += 1
+        self._all_restarts[number] += 1
+        dropped = ", its running episodes are dropped" if worker.was_reset else ""
+        trace = f"\n{fault.trace.rstrip()}" if fault.trace else ""
+        _log.warning("%s; worker %d is restarted%s%s", report, number, dropped, trace)
+        self._workers[number] = self._launch(number, worker.rows)
+        return self._workers[number]
 
     def _await(self, workers: list[Worker], limit: float) -> list[tuple[Worker, Fault]]:
         """Wait for the answers of workers; return those that gave none, or a wrong one, and what was wrong."""

@@ -247,8 +247,10 @@ class Recorder:
         totals = " · ".join(f"{value:,} {name}" for name, value in self.counts.items() if name != "iteration")
         self.console.note(f"{status} · {reason} · {totals} · {duration(self.elapsed)}")
         if self.folder:
-            self.folder.write_identity(status=status, exit_reason=reason, **self.counts, **facts)
-            self.folder.close()
+            try:
+                self.folder.write_identity(status=status, exit_reason=reason, **self.counts, **facts)
+            finally:
+                self.folder.close()
             for tracker in self.trackers:
                 tracker.end()
 

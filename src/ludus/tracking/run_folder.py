@@ -118,8 +118,27 @@ class RunFolder:
         self.identity |= changes
         self._replace(IDENTITY, json.dumps(self.identity, indent=2) + "\n")
 
+    def check_place(self) -> None:
+        """Raise LudusError if the folder was moved or removed while it is written: no second one is begun there."""
+        if self._journal is None:
+            return
+        try:
+            if os.path.samestat((self.path / JOURNAL).lstat(), os.fstat(self._journal)):
+                return
+            if read_identity(self.path)["id"] == self.identity["id"]:  # file systems that number files anew
+                return
+        except (FileNotFoundError, NotADirectoryError, LudusError):
+            pass
+        except OSError:  # nothing is known; whatever is written next will tell
+            return
+        raise LudusError(
+            f"{self.path}: was moved or removed while the run was training, which has stopped; "
+            "where the folder is now, if it is, ludus resume goes on from its latest checkpoint"
+        )
+
     def append(self, rows: list[dict[str, Any]]) -> None:
         """Append rows to the journal, each with its sequence number, in one write."""
+        self.check_place()
         lines = []
         for row in rows:
             lines.append(json.dumps({"seq": self.rows, **row}, allow_nan=False) + "\n")
@@ -175,6 +194,7 @@ class RunFolder:
             os.close(journal)
 
     def _replace(self, name: str, text: str) -> None:
+        self.check_place()
         with self._writing(self.path / name):
             files.write_whole(self.path / name, withheld.hidden(text).encode())
 
