@@ -185,19 +185,31 @@ def cut(path: Path, size: int) -> None:
         os.close(file)
 
 
-def read(path: Path, most: int) -> bytes:
-    """Return the content of a file of at most so many bytes; a link is not followed. OSError if it is not so."""
+def open_regular(path: Path, most: int) -> int:
+    """Return a descriptor of a file of at most so many bytes, to read it. OSError if it is not so, or a link.
+
+    Nothing is waited for: a pipe that nobody writes to would be waited for without end.
+    """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise OSError(errno.ELOOP, "it is a link") if error.errno == errno.ELOOP else error from error
-    with os.fdopen(file, "rb") as handle:
-        status = os.fstat(handle.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        if status.st_size > most:
-            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than the {most:,} it may have")
-        return handle.read(status.st_size + 1)  # memory is taken for what is there, not for what may be there
+        told = {errno.ELOOP: "it is a link", errno.ENXIO: "it is not a regular file"}.get(error.errno or 0)
+        raise OSError(error.errno, told) if told else error from error
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    if status.st_size > most:
+        os.close(file)
+        raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than the {most:,} it may have")
+    return file
+
+
+def read(path: Path, most: int) -> bytes:
+    """Return the content of a file of at most so many bytes; a link is not followed. OSError if it is not so."""
+    with os.fdopen(open_regular(path, most), "rb") as handle:
+        size = os.fstat(handle.fileno()).st_size
+        return handle.read(size + 1)  # memory is taken for what is there, not for what may be there
 
 
 def rename(source: Path, target: Path) -> None:

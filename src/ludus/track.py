@@ -186,11 +186,16 @@ def track(run: Path) -> str:
             raise LudusError(f"{run}: another process is sending it to MLflow; nothing needs to be done")
         told: list[dict[str, Any]] = []
         state = Follow(Sender(run), lambda **message: told.append(message))
-        state.finish(0.0, TRIES)
+        try:
+            state.finish(0.0, TRIES)
+        except OSError as error:
+            raise LudusError(f"{run / FOLDER}: cannot be used ({error.strerror or error})") from error
         if state.trouble is not None:
             raise state.trouble
     sender = state.sender
     arrived = f"MLflow: all {sender.arrived:,} rows are in experiment {sender.experiment} at {sender.store.name}"
+    if sender.damaged:
+        arrived += f"; {sender.damaged:,} of them are damaged and have no figures there"
     return "\n".join([arrived, *(message["news"] for message in told if "news" in message)])
 
 

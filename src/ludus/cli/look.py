@@ -70,9 +70,12 @@ def report(words: list[str]) -> int:
     parser.add_argument("--no-images", action="store_true", help="write the page alone, no PNG files")
     given = parser.parse_args(words)
     from ludus.report.make import make_report
+    from ludus.report.tables import shown
 
     report = make_report(given.runs or [newest_run()], given.output)
     print(report.page, flush=True)
+    for problem in report.left_out:
+        print(f"ludus: {shown(problem)}", file=sys.stderr)
     if not given.no_images:
         try:
             print(f"{len(report.write_images())} figures as PNG in {report.page.parent / 'figures'}")
@@ -128,14 +131,14 @@ def track(words: list[str]) -> int:
     add_allow_code(parser)
     given = parser.parse_args(words)
     from ludus import files
-    from ludus.tracking.run_folder import read_config
+    from ludus.tracking.run_folder import read_config, trackers_of
     from ludus.tracking.tensorboard import complete
 
     run = given.run or newest_run()
     files.refuse_links(run)
-    wanted = read_config(run).get("tracking") or {}
+    wanted = trackers_of(read_config(run))
     if wanted.get("tensorboard", True):
-        print(f"TensorBoard: {complete(run):,} rows were missing in {run / 'tensorboard'}")
+        print(f"TensorBoard: {complete(run, print):,} rows were missing in {run / 'tensorboard'}")
     if importlib.util.find_spec("mlflow") is not None or wanted.get("mlflow") or not wanted.get("tensorboard", True):
         need_mlflow("ludus track")
         from ludus.track import track

@@ -9,7 +9,7 @@ import numpy as np
 
 from ludus.report.run import Run
 from ludus.report.statistics import Estimate, estimate
-from ludus.report.story import Story
+from ludus.report.story import Story, read_several
 from ludus.report.strict import strict
 from ludus.types import LudusError
 
@@ -81,17 +81,17 @@ def compare(paths: Sequence[Path]) -> Comparison:
                 f"{path}: is given twice (as {taken[path.resolve()]}); a run is not a second seed of itself"
             )
         taken[path.resolve()] = path
-    return compared([Story.read(path) for path in paths])
+    return compared(*read_several(paths))
 
 
 @np.errstate(all="ignore")  # a figure may be too large for a sum; what is not known is not told
-def compared(stories: Sequence[Story]) -> Comparison:
-    """Compare runs that have been read; those that differ in nothing but the seed are taken together."""
+def compared(stories: Sequence[Story], notes: Sequence[str] = ()) -> Comparison:
+    """Compare runs that have been read, about which there may be notes; see `compare`."""
     alike: dict[str, list[Story]] = {}
     for story in stories:
         alike.setdefault(repr(sorted(settings(story.run).items())), []).append(story)
     groups = [_group(letter, members) for letter, members in zip(_letters(), alike.values(), strict=False)]
-    return Comparison(groups, differences(groups), _notes(groups))
+    return Comparison(groups, differences(groups), [*notes, *_notes(groups)])
 
 
 def _letters() -> Iterator[str]:
@@ -165,6 +165,7 @@ def _notes(groups: Sequence[Group]) -> list[str]:
             notes.append(
                 f"{group.letter}: a seed occurs twice among {seeds}; the interval is narrower than it should be"
             )
+        notes += [f"{group.letter}: {story.run.path}: {story.damage}" for story in group.stories if story.damage]
         waiting = [str(run.path) for run in group.runs if run.status not in ("finished", "interrupted")]
         if waiting:
             notes.append(f"{group.letter}: not finished: {', '.join(waiting)}")

@@ -1,12 +1,10 @@
 """A journal as columns of numbers: what figures are drawn from.
 
-A journal may have a million rows. It is read block by block; a line that cannot be read is counted and left out.
+A journal may have a million rows. It is read block by block; a line that cannot be read is counted and left out, and so
+is one that is longer, or has more names, than any row of ours.
 """
 
-import errno
-import json
 import os
-import stat
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -15,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ludus.report.numbers import Lines, Rows, read_alike
+from ludus.tracking import reading
+from ludus.tracking.reading import MOST_COLUMNS, MOST_LINE
 from ludus.tracking.run_folder import JOURNAL
 from ludus.types import LudusError
 
@@ -25,6 +25,8 @@ MOST_PARTS = 64
 ENDING = 256
 """Bytes before the place up to which a journal was read that must still be the same."""
 KINDS = ("train", "evaluation")
+MOST_BLOCK_CELLS, MOST_CELLS = 1 << 24, 1 << 27
+"""Numbers that a block, or a journal, may take as columns: few rows with many names make many that nobody wrote."""
 
 
 @dataclass
@@ -75,6 +77,8 @@ class Piece(NamedTuple):
     is_anew: bool
     """Whether they are the first ones, because nothing was read before or what was read is no longer there."""
     is_last: bool
+    too_long: int
+    """Lines that are longer than a row may be, which are left out."""
 
 
 class Growing:
@@ -83,25 +87,34 @@ class Growing:
     def __init__(self, path: Path):
         """Read nothing yet."""
         self.path, self.offset = path, 0
-        self._file, self._rest, self._end = -1, b"", b""
+        self.rest = b""
+        """The beginning of a line that has no end yet."""
+        self._file, self._end = -1, b""
+        self._is_within = False
+        """Whether the place that was reached is within a line that is too long."""
 
     def read(self) -> Piece:
         """Read the next lines, a block of them at most; OSError if that cannot be."""
-        file = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = reading.open_journal(self.path)
         try:
-            status = os.fstat(file)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "it is not a regular file")
-            is_anew = self._is_other(file, status.st_ino)
+            inode = os.fstat(file).st_ino
+            is_anew = self._is_other(file, inode)
             if is_anew:
-                self.offset, self._rest, self._end, self._file = 0, b"", b"", status.st_ino
+                self.offset, self.rest, self._end, self._file, self._is_within = 0, b"", b"", inode, False
             block = os.pread(file, BLOCK, self.offset)
         finally:
             os.close(file)
         self.offset += len(block)
         self._end = (self._end + block)[-ENDING:]
-        text, end, self._rest = (self._rest + block).rpartition(b"\n")
-        return Piece(text + end, is_anew, len(block) < BLOCK)
+        text, end, self.rest = (self.rest + block).rpartition(b"\n")
+        text += end
+        if self._is_within and end:
+            text, self._is_within = text[text.index(b"\n") + 1 :], False
+        too_long = 0
+        if len(self.rest) > MOST_LINE or self._is_within:
+            too_long = not self._is_within
+            self.rest, self._is_within = b"", True
+        return Piece(text, is_anew, len(block) < BLOCK, too_long)
 
     def _is_other(self, file: int, inode: int) -> bool:
         """Tell whether the bytes before the place that was reached have changed, as those of a resumed run have."""
@@ -118,6 +131,7 @@ class Reader:
 
     def _forget(self) -> None:
         self.damaged = 0
+        self._names: set[str] = set()
         self._parts: dict[str, list[Table]] = {kind: [] for kind in KINDS}
 
     @property
@@ -128,12 +142,16 @@ class Reader:
     def read_more(self) -> bool:
         """Read the next block; return whether there may be another one."""
         try:
-            text, is_anew, is_last = self._growing.read()
+            text, is_anew, is_last, too_long = self._growing.read()
         except OSError as error:
             raise LudusError(f"{self._growing.path}: cannot be read ({error.strerror})") from error
         if is_anew:
             self._forget()
-        self._take(Block(text))
+        self.damaged += too_long
+        try:
+            self._take(Block(text, self._names))
+        except ValueError as error:
+            raise LudusError(f"{self._growing.path}: cannot be read ({error})") from error
         return not is_last
 
     def _take(self, block: "Block") -> None:
@@ -142,6 +160,8 @@ class Reader:
             part = block.table(kind)
             if part.rows:
                 parts.append(part)
+            if sum(part.rows for part in parts) * len(self._names) > MOST_CELLS:
+                raise ValueError(f"it has too many rows for {len(self._names):,} different names")
             if len(parts) > MOST_PARTS:
                 parts[:] = [_joined(parts)]
 
@@ -154,12 +174,14 @@ class Reader:
 class Block:
     """Some lines of a journal: those that are alike read together, the others one by one."""
 
-    def __init__(self, text: bytes):
-        """Read them."""
-        self.lines = Lines(text)
+    def __init__(self, text: bytes, names: set[str] | None = None):
+        """Read them; `names` are those of the lines before, to which these add theirs."""
+        self.lines, self._names = Lines(text), set() if names is None else names
         self.kinds = np.full(len(self.lines), -1)
         self.columns: dict[str, np.ndarray] = {}
         self.objects: dict[str, list[tuple[int, Any]]] = {}
+        self._single: dict[str, list[tuple[int, float]]] = {}
+        """Numbers of lines that were read one by one."""
         self.damaged = 0
         for alike in self.lines.shapes().values():
             rows = read_alike(self.lines, alike)
@@ -169,6 +191,11 @@ class Block:
             for i in alike if len(done) < len(alike) else ():
                 if i not in done:
                     self._take_one(i)
+        if len(self.lines) * len(self._single.keys() | self.columns.keys()) > MOST_BLOCK_CELLS:
+            raise ValueError(f"it has {len(self._single):,} different names in lines of a few bytes")
+        for name, found in self._single.items():
+            at, values = zip(*found, strict=True)
+            self._column(name)[list(at)] = values
 
     def table(self, kind: str) -> Table:
         """Return the rows of one kind, in their order."""
@@ -188,6 +215,9 @@ class Block:
         return self.columns[name]
 
     def _take_all(self, rows: Rows) -> None:
+        if not self._may_add({*rows.constants, *rows.numbers}):
+            self.damaged += len(rows.lines)
+            return
         kind = rows.constants.get("kind")
         self.kinds[rows.lines] = KINDS.index(kind) if kind in KINDS else -1
         for name, values in rows.numbers.items():
@@ -196,31 +226,31 @@ class Block:
             if isinstance(value, bool):
                 self._column(name)[rows.lines] = value
 
+    def _may_add(self, names: set[str]) -> bool:
+        """Take names in, unless they would be too many."""
+        if not names <= self._names and len(self._names | names) > MOST_COLUMNS:
+            return False
+        self._names |= names
+        return True
+
     def _take_one(self, i: int) -> None:
         line = self.lines[i]
         if not line.strip():
             return
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
+            row = reading.row_of(line)
+        except ValueError:
             row = None
-        if not isinstance(row, dict):
+        if row is None or not self._may_add(set(row)):
             self.damaged += 1
             return
         kind = row.get("kind")
         self.kinds[i] = KINDS.index(kind) if isinstance(kind, str) and kind in KINDS else -1
         for name, value in row.items():
             if isinstance(value, int | float):
-                self._column(name)[i] = _number(value)
+                self._single.setdefault(name, []).append((i, float(value)))
             elif isinstance(value, list | dict):
                 self.objects.setdefault(name, []).append((i, value))
-
-
-def _number(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # a whole number of hundreds of digits
-        return np.nan
 
 
 def _joined(parts: list[Table]) -> Table:

@@ -13,7 +13,7 @@ from ludus.report.drawing import Figure
 from ludus.report.page import comparison_page, run_page
 from ludus.report.performance import FOLDER, write_summaries
 from ludus.report.places import write_file
-from ludus.report.story import Story
+from ludus.report.story import Story, read_several
 from ludus.types import LudusError
 
 PAGE = "index.html"
@@ -26,6 +26,8 @@ class Report(NamedTuple):
     figures: list[Figure]
     steps: int
     """Environment steps of the longest run."""
+    left_out: list[str]
+    """Of several runs, what is wrong with those that could not be read."""
 
     def write_images(self, draw: images.Draw | None = None) -> list[Path]:
         """Write the pictures that users know by name beside the page; LudusError if nothing here can draw them."""
@@ -36,14 +38,15 @@ def make_report(runs: Sequence[Path], output: Path | None = None) -> Report:
     """Write the report of one run, or of several beside each other."""
     if not runs:
         raise LudusError("no run given; a report needs at least one run folder")
-    stories = [Story.read(run) for run in dict.fromkeys(runs)]
+    once = list(dict.fromkeys(runs))
+    stories, left_out = read_several(once) if len(once) > 1 else ([Story.read(once[0])], [])
     steps = max(int(story.total("steps") or 0) for story in stories)
     place = output or _default(stories)
     place = place / PAGE if place.is_dir() else place
     with np.errstate(all="ignore"):  # a loss may be too large to be squared; what is not known is not drawn
-        drawn, page = _one(stories[0]) if len(stories) == 1 else _several(stories)
-    write_file(place.parent, place.name, page.encode())
-    return Report(place, drawn, steps)
+        drawn, page = _one(stories[0]) if len(stories) == 1 else _several(stories, left_out)
+    write_file(place.parent, place.name, page.encode(errors="replace"))
+    return Report(place, drawn, steps, left_out)
 
 
 def _one(story: Story) -> tuple[list[Figure], str]:
@@ -53,8 +56,8 @@ def _one(story: Story) -> tuple[list[Figure], str]:
     return drawn, run_page(story, drawn)
 
 
-def _several(stories: Sequence[Story]) -> tuple[list[Figure], str]:
-    comparison = compared(stories)
+def _several(stories: Sequence[Story], left_out: Sequence[str]) -> tuple[list[Figure], str]:
+    comparison = compared(stories, left_out)
     drawn = several.draw(comparison)
     return drawn, comparison_page(comparison, drawn)
 

@@ -95,7 +95,9 @@ def read_alike(lines: Lines, alike: Sequence[int]) -> Rows | None:
 
 
 def _template(line: bytes) -> list[tuple[str, Any]] | None:
-    """Return names and values of a flat row; None of any other line."""
+    """Return names and values of a flat row; None of any other line, or of one that needs a closer look."""
+    if b"\\u" in line:
+        return None
     try:
         pairs = json.loads(line, object_pairs_hook=list)
     except (ValueError, RecursionError):

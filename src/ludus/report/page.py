@@ -89,8 +89,8 @@ def run_notes(story: Story) -> list[str]:
     notes = []
     if story.is_empty:
         notes.append("The journal has no row yet: nothing can be drawn.")
-    if story.journal.damaged:
-        notes.append(f"{story.journal.damaged:,} damaged lines of the journal were left out.")
+    if story.damage:
+        notes.append(story.damage)
     reason = story.run.identity.get("exit_reason")
     if story.run.status == "failed" and reason:
         notes.append(f"The run failed: {reason}")
@@ -102,7 +102,8 @@ def run_notes(story: Story) -> list[str]:
 def story_notes(comparison: Comparison) -> list[str]:
     """Return the notes of single runs, each with its name."""
     stories = [story for group in comparison.groups for story in group.stories]
-    return [f"{story.run.path.name}: {note}" for story in stories for note in run_notes(story)]
+    told = [(story, note) for story in stories for note in run_notes(story) if note != story.damage]  # it is told above
+    return [f"{story.run.path.name}: {note}" for story, note in told]
 
 
 def run_facts(story: Story) -> list[tuple[str, str, str | None]]:

@@ -127,8 +127,8 @@ def _convergence(story: Story) -> dict[str, Any]:
         "target_reward": target,
         "window": window,
         "converged": at is not None,
-        "convergence_episode": None if at is None else int(episodes.number[at]),
-        "convergence_step": None if at is None else int(episodes.steps[at]),
+        "convergence_episode": None if at is None else _whole(episodes.number[at]),
+        "convergence_step": None if at is None else _whole(episodes.steps[at]),
         "best_average": _of(np.max, _known(best)),
         "final_average": float(means.mean[-1]) if len(means.mean) and np.isfinite(means.mean[-1]) else None,
     }
@@ -137,7 +137,11 @@ def _convergence(story: Story) -> dict[str, Any]:
 def _rows_of(story: Story, episodes: int) -> int:
     """Return how many iterations it takes, on average, to end so many episodes."""
     total, rows = story.total("episodes"), story.train.rows
-    return max(1, math.ceil(episodes * rows / total)) if total else 1
+    return max(1, math.ceil(episodes * rows / total)) if total and total >= 1 else 1
+
+
+def _whole(value: float) -> int | None:
+    return int(value) if math.isfinite(value) else None
 
 
 def _stability(story: Story) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """One run as a reader sees it: what it was, how it stands, how well it did."""
 
-import mmap
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -9,17 +9,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ludus.report.journal import Growing
 from ludus.report.strict import strict
+from ludus.tracking.reading import reason
 from ludus.tracking.run_folder import CONFIG, IDENTITY, JOURNAL, is_training, read_config, read_identity
 from ludus.types import LudusError
 
 DEPTH = 4
 """How deep below the runs folder a run may lie: sweeps have a folder of their own."""
-EVALUATED = re.compile(rb'"eval_return_mean": ?([-+.\deE]+)')
-RETURNED = re.compile(rb'"episode_return_mean": ?([-+.\deE]+)')
-STEPPED = re.compile(rb'"steps": ?(\d+)')
+EVALUATED = re.compile(rb'"eval_return_mean": ?([-+.\deE]{1,40})[,}]')
+RETURNED = re.compile(rb'"episode_return_mean": ?([-+.\deE]{1,40})[,}]')
+STEPPED = re.compile(rb'"steps": ?(\d{1,18})[,}]')
 TAIL = 1 << 16
 """Bytes at a journal's end among which its last row is looked for."""
+MOST_LETTERS = 200
+"""Of an environment or algorithm."""
 
 
 class Run:
@@ -34,13 +38,13 @@ class Run:
     @property
     def environment(self) -> str:
         """The environment's id, its backend in front."""
-        return str(self.config.get("env"))
+        return str(self.config.get("env"))[:MOST_LETTERS]
 
     @property
     def algorithm(self) -> str:
         """The algorithm's name."""
         algorithm = self.config.get("algorithm")
-        return str(algorithm.get("name")) if isinstance(algorithm, dict) else str(algorithm)
+        return str(algorithm.get("name") if isinstance(algorithm, dict) else algorithm)[:MOST_LETTERS]
 
     @property
     def seed(self) -> Any:
@@ -87,7 +91,7 @@ def list_runs(folder: Path) -> list[Row]:
 
 
 def _find(folder: Path, depth: int) -> Iterator[Path]:
-    if any((folder / name).is_file() for name in (CONFIG, IDENTITY, JOURNAL)):
+    if any(os.path.lexists(folder / name) for name in (CONFIG, IDENTITY, JOURNAL)):  # whatever they are
         yield folder
     elif depth:
         try:
@@ -114,29 +118,41 @@ def _row(path: Path, name: str) -> Row:
         steps, best, best_of = _reached(path / JOURNAL)
     except LudusError as error:
         return Row(name, None, None, None, None, None, "damaged", str(error))
+    except Exception as error:  # whatever is wrong with it, the others are shown all the same
+        problem = f"{path}: cannot be shown ({type(error).__name__}: {reason(error)})"
+        return Row(name, None, None, None, None, None, "damaged", problem)
     return Row(name, run.environment, run.algorithm, steps, best, best_of, run.status, None)
 
 
 def _reached(path: Path) -> tuple[int, float | None, str | None]:
     """Return the steps made and the best return, from the text alone: a list of runs reads no million rows."""
+    growing, is_read, has_lines = Growing(path), False, False
+    steps: int | None = None
+    best: dict[str, float] = {}
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return 0, None, None
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-                last = STEPPED.findall(text[max(0, len(text) - TAIL) :]) or STEPPED.findall(text)
-                steps = int(last[-1]) if last else 0
-                for pattern, of in ((EVALUATED, "evaluation"), (RETURNED, "training")):
-                    returns = [value for value in map(_number, pattern.findall(text)) if value is not None]
-                    if returns:
-                        return steps, max(returns), of
-                return steps, None, None
-    except (OSError, ValueError) as error:
-        raise LudusError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        while not is_read:
+            piece = growing.read()
+            is_read = piece.is_last
+            has_lines |= bool(piece.text or piece.too_long)
+            if found := STEPPED.findall(piece.text, max(0, len(piece.text) - TAIL)) or STEPPED.findall(piece.text):
+                steps = int(found[-1])
+            for pattern, of in ((EVALUATED, "evaluation"), (RETURNED, "training")):
+                if returns := finite_numbers(pattern.findall(piece.text)):
+                    best[of] = max(best.get(of, returns[0]), *returns)
+    except OSError as error:
+        raise LudusError(f"{path}: cannot be read ({reason(error)})") from error
+    if steps is None and (has_lines or not b'{"seq": '.startswith(growing.rest[:8])):
+        raise LudusError(f"{path}: has no row that can be read")
+    of = next((of for of in ("evaluation", "training") if of in best), None)
+    return steps or 0, best[of] if of else None, of
 
 
-def _number(text: bytes) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+def finite_numbers(texts: list[bytes]) -> list[float]:
+    """Return those texts that are numbers, as numbers."""
+    made = []
+    for text in texts:
+        try:
+            made.append(float(text))
+        except ValueError:
+            continue
+    return [value for value in made if math.isfinite(value)]

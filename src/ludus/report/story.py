@@ -1,5 +1,6 @@
 """What there is to tell about one run: its folder, its journal as columns, its score and its target."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 from ludus.report.journal import Journal, Table, read
 from ludus.report.run import Run
 from ludus.report.statistics import mean_interval
+from ludus.types import LudusError
 
 RECENT = 100
 """Episodes over which the score of a run without evaluations is taken."""
@@ -93,6 +95,13 @@ class Story:
     def evaluation(self) -> Table:
         """Its evaluations."""
         return self.journal.evaluation
+
+    @property
+    def damage(self) -> str | None:
+        """What to say of lines of the journal that could not be read, if there are any."""
+        count = self.journal.damaged
+        lines, were = ("line", "was") if count == 1 else ("lines", "were")
+        return f"{count:,} damaged {lines} of the journal {were} left out." if count else None
 
     @property
     def is_empty(self) -> bool:
@@ -182,6 +191,26 @@ class Story:
     def resumes(self) -> list[dict[str, Any]]:
         """How often and from where the run was resumed."""
         return [entry for entry in self.run.identity.get("resumed", []) if isinstance(entry, dict)]
+
+
+def read_several(paths: Sequence[Path]) -> tuple[list[Story], list[str]]:
+    """Read runs that are to be shown beside each other: those that can be read, and what is wrong with the others.
+
+    LudusError if a folder is not there, which is a mistake of who named it, or if fewer than two can be read.
+    """
+    stories, problems = [], []
+    for path in paths:
+        try:
+            story = Story.read(path)
+            _ = story.journal
+            stories.append(story)
+        except LudusError as error:
+            if not path.is_dir():
+                raise
+            problems.append(str(error))
+    if problems and len(stories) < 2:
+        raise LudusError("; ".join(problems))
+    return stories, [f"left out: {problem}" for problem in problems]
 
 
 def _every_episode(train: Table, listed: dict[int, Any]) -> Episodes:

@@ -18,6 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ludus import files
+
+MOST_FILE, MOST_RECORD = 1 << 40, 1 << 26
+"""Bytes of a file and of a record that are read; none of ours is as long."""
 POLYNOMIAL = 0x82F63B78
 """Of CRC-32C (Castagnoli), bits reversed."""
 STRIDE = 512
@@ -216,14 +220,14 @@ def opening(seconds: float, step: int) -> bytes:
 
 def records(path: Path) -> Iterator[Record]:
     """Yield the records of a file, up to the first that is not whole."""
-    with path.open("rb") as file:
+    with os.fdopen(files.open_regular(path, MOST_FILE), "rb") as file:
         size, start = os.fstat(file.fileno()).st_size, 0
         while True:
             head = file.read(12)
             if len(head) < 12 or head != _header(length := struct.unpack_from("<Q", head)[0]):
                 return
             stop = start + 12 + length + 4
-            if stop > size:
+            if stop > size or length > MOST_RECORD:
                 return
             data, checksum = file.read(length), file.read(4)
             if stop == size and checksum != _masked(crc32c(data)):

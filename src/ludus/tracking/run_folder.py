@@ -15,11 +15,13 @@ import yaml
 
 from ludus import files, withheld
 from ludus.files import IDENTITY
+from ludus.tracking import reading
+from ludus.tracking.reading import MOST_BYTES
 from ludus.types import LudusError
 
 CONFIG, JOURNAL = "config.yaml", "metrics.jsonl"
-MOST_BYTES = 1 << 20
-"""A configuration or identity longer than this is not read."""
+LATEST = 1e11
+"""No run begins so many seconds after 1970."""
 
 
 class RunFolder:
@@ -232,14 +234,11 @@ def read_config(run: str | Path) -> dict[str, Any]:
 def read_settings(path: Path) -> dict[str, Any]:
     """Read a configuration file, be it of a run or of a model that was made of one."""
     try:
-        text = files.read(path, MOST_BYTES).decode()
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader)):
-            raise yaml.YAMLError("it has aliases, which a few lines can make endless")
-        config = yaml.safe_load(text)
+        config = reading.yaml_of(files.read(path, MOST_BYTES).decode())
     except OSError as error:
         raise LudusError(f"{path.parent}: is not a run folder ({path.name}: {error.strerror or error})") from error
     except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise LudusError(f"{path}: is not readable YAML ({_first_line(error)})") from error
+        raise LudusError(f"{path}: is not readable YAML ({reading.reason(error)})") from error
     if not isinstance(config, dict):
         raise LudusError(f"{path}: is not a configuration")
     return config
@@ -249,11 +248,11 @@ def read_identity(run: str | Path) -> dict[str, Any]:
     """Read what a run is and how it stands."""
     path = Path(run) / IDENTITY
     try:
-        identity = json.loads(files.read(path, MOST_BYTES))
+        identity = reading.json_of(files.read(path, MOST_BYTES))
     except OSError as error:
         raise LudusError(f"{run}: is not a run folder ({path.name}: {error.strerror or error})") from error
-    except (ValueError, RecursionError) as error:
-        raise LudusError(f"{path}: is not readable JSON ({_first_line(error)})") from error
+    except ValueError as error:
+        raise LudusError(f"{path}: is not readable JSON ({reading.reason(error)})") from error
     if not isinstance(identity, dict) or not isinstance(identity.get("id"), str):
         raise LudusError(f"{path}: says nothing of a run")
     if not isinstance(identity.get("resumed", []), list):
@@ -265,18 +264,18 @@ def read_journal(run: str | Path) -> list[dict[str, Any]]:
     """Read every complete row of a run's journal; a last line that a crash cut short is left out."""
     path = Path(run) / JOURNAL
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+        with os.fdopen(reading.open_journal(path), "rb") as journal:
+            return [reading.row_of(line) for line in journal if line.endswith(b"\n")]
     except OSError as error:
         raise LudusError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise LudusError(f"{path}: is not readable JSON ({_first_line(error)})") from error
+    except ValueError as error:
+        raise LudusError(f"{path}: is not readable JSON ({reading.reason(error)})") from error
 
 
 def is_training(run: str | Path) -> bool:
     """Tell whether a process of this machine trains in a run folder now: whether its journal is locked."""
     try:
-        journal = os.open(Path(run) / JOURNAL, os.O_RDONLY)
+        journal = os.open(Path(run) / JOURNAL, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is not waited for
     except OSError:
         return False
     try:
@@ -290,13 +289,23 @@ def is_training(run: str | Path) -> bool:
     return False
 
 
+def begun(run: Path, identity: dict[str, Any]) -> float:
+    """Return when a run began, in seconds; if it does not say, when its configuration was written."""
+    seconds = identity.get("started")
+    if isinstance(seconds, int | float) and 0 < seconds < LATEST:
+        return float(seconds)
+    return (run / CONFIG).stat().st_mtime
+
+
+def trackers_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what a configuration says of trackers."""
+    wanted = config.get("tracking")
+    return wanted if isinstance(wanted, dict) else {}
+
+
 def is_timing(name: str) -> bool:
     """Whether a figure of the journal says how long something took: those alone differ when a run is made again."""
     return name in ("elapsed_seconds", "steps_per_second") or name.startswith("seconds/")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
 def plain(value: Any) -> Any:

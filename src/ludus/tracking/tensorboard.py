@@ -10,8 +10,8 @@ and without one it looks at the settings of every run.
 
 import contextlib
 import fcntl
-import json
 import os
+import struct
 import threading
 import time
 import zlib
@@ -23,7 +23,8 @@ from ludus import files
 from ludus.tracking import event_file
 from ludus.tracking.event_file import Mark
 from ludus.tracking.follower import Follower, TakenBackError
-from ludus.tracking.run_folder import CONFIG, MOST_BYTES, RunFolder, read_config, read_identity
+from ludus.tracking.reading import MOST_BYTES, name_of
+from ludus.tracking.run_folder import CONFIG, RunFolder, begun, read_config, read_identity
 from ludus.types import LudusError
 
 FOLDER, VIDEOS = "tensorboard", "videos"
@@ -64,7 +65,8 @@ def values_of(row: dict[str, Any]) -> list[bytes]:
         if isinstance(value, int | float):
             shown.append(event_file.scalar(tag_of(name), value))
         elif isinstance(value, dict):
-            shown.append(event_file.histogram(tag_of(name), value["low"], value["high"], value["counts"]))
+            with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError, struct.error):  # it is none
+                shown.append(event_file.histogram(tag_of(name), value["low"], value["high"], value["counts"]))
     return shown
 
 
@@ -75,7 +77,8 @@ class EventWriter:
         """Nothing is read or written yet; the configuration is read from the run folder if it is not given."""
         self.run, self.folder, self.config = run, run / FOLDER, config
         self.rows = 0
-        """Rows that were written."""
+        """Rows that were written, and how many of them are damaged, of which there is nothing to show."""
+        self.damaged = 0
         self._lock: int | None = None
         self._file: int | None = None
         self._follower: Follower | None = None
@@ -90,7 +93,8 @@ class EventWriter:
             if self._waiting:
                 self._write()
             if lines := follower.read_lines():
-                self._append(b"".join(map(self._event, lines)))
+                rows = range(follower.rows - len(lines), follower.rows)
+                self._append(b"".join(map(self._event, lines, rows)))
                 self.rows += len(lines)
             elif (video := self._video()) is None:
                 return False
@@ -107,6 +111,7 @@ class EventWriter:
 
     def close(self) -> None:
         """Let go of the files; the next rows go into a new one."""
+        self.damaged += self._follower.damaged if self._follower else 0
         for descriptor in (self._file, self._lock):
             if descriptor is not None:
                 os.close(descriptor)
@@ -119,12 +124,12 @@ class EventWriter:
         files.make_folder(self.folder)
         self._lock = self._lock or files.open_folder(self.folder)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._started = float(identity.get("started") or (self.run / CONFIG).stat().st_mtime)
+        self._started = begun(self.run, identity)
         old = self._files()
         self._shown = old[-1].stat().st_mtime if old else 0.0
         follower = Follower(self.run)
         last = _keep_matching(old, follower)
-        self._step = json.loads(last).get("steps", 0) if last else 0
+        self._step = Follower(self.run).row(last, 0).get("steps", 0) if last else 0
         self._opening = event_file.opening(time.time(), self._step + 1 if last else 0)
         self._opening += self._description(is_first=not any(path.stat().st_size for path in self._files()))
         self._follower = follower
@@ -132,20 +137,22 @@ class EventWriter:
 
     def _description(self, is_first: bool) -> bytes:
         """Return the event of the configuration: a text whenever the run begins or goes on, settings once."""
-        with contextlib.suppress(OSError, LudusError):
+        with contextlib.suppress(OSError, LudusError, UnicodeDecodeError):
             text = files.read(self.run / CONFIG, MOST_BYTES).decode()
             shown = [event_file.markdown("config/text_summary", f"```yaml\n{text}```")]
             if is_first:
                 settings = event_file.flatten(self.config or read_config(self.run))
-                shown.append(event_file.session_start(settings, self.run.absolute().name, self._started))
+                shown.append(event_file.session_start(settings, name_of(self.run), self._started))
             return event_file.event(time.time(), self._step, shown)
         return b""
 
-    def _event(self, line: bytes) -> bytes:
-        row = json.loads(line)
+    def _event(self, line: bytes, number: int) -> bytes:
+        """Return the event of a row; that of a damaged one shows nothing, and keeps its place."""
+        assert self._follower is not None
+        row = self._follower.row(line, number)
         self._step = row.get("steps", self._step)
         seconds = self._started + row.get("elapsed_seconds", 0.0)
-        return event_file.event(seconds, self._step, values_of(row), _mark(row["seq"], line))
+        return event_file.event(seconds, self._step, values_of(row), _mark(number, line))
 
     def _video(self) -> bytes | None:
         """Return the newest video, if it has not been shown."""
@@ -185,7 +192,7 @@ class EventWriter:
         """Return a name that comes after those that are there, whatever the clock says."""
         old = self._files()
         after = old[-1].name.removeprefix(PREFIX)[:DIGITS] if old else ""
-        seconds = max(int(time.time()), int(after) if after.isdigit() else 0)
+        seconds = max(int(time.time()), int(after) if after.isdecimal() else 0)
         return self.folder / f"{PREFIX}{seconds:0{DIGITS}d}.{len(old):06d}.ludus"
 
 
@@ -217,7 +224,7 @@ def _mark(row: int, line: bytes) -> Mark:
     return Mark(row, zlib.crc32(line))
 
 
-def complete(run: Path) -> int:
+def complete(run: Path, say: Callable[[str], None] = lambda text: None) -> int:
     """Bring the event files of a run that is over up to date; return how many rows were missing."""
     writer = EventWriter(run)
     try:
@@ -230,6 +237,8 @@ def complete(run: Path) -> int:
         raise LudusError(f"{run / FOLDER}: cannot be written ({error.strerror or error})") from error
     finally:
         writer.close()
+    if writer.damaged:
+        say(f"TensorBoard: {writer.damaged:,} rows of the journal are damaged and show nothing")
     return writer.rows
 
 

@@ -20,6 +20,7 @@ from ludus.report.series import coarsely
 from ludus.report.story import Story
 from ludus.report.strict import strict
 from ludus.report.verdict import verdict
+from ludus.tracking.reading import reason
 from ludus.tracking.records import LOG
 from ludus.tracking.run_folder import JOURNAL
 from ludus.types import LudusError
@@ -65,6 +66,8 @@ class Opened:
                 problem = None
             except LudusError as error:
                 problem = str(error)
+            except Exception as error:  # whatever is wrong with the run, the page stays
+                problem = f"{self.watched.path}: cannot be drawn ({type(error).__name__}: {reason(error)})"
             self.head = {
                 **{name: self.watched.row.get(name) for name in ("id", "name", "status")},
                 **self._told,

@@ -9,13 +9,15 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ludus.report.journal import Growing
-from ludus.report.run import EVALUATED, RETURNED, STEPPED, TAIL, Run, find_runs
+from ludus.report.run import EVALUATED, RETURNED, STEPPED, TAIL, Run, find_runs, finite_numbers
+from ludus.tracking.reading import open_journal, reason
 from ludus.tracking.run_folder import CONFIG, IDENTITY, JOURNAL
 from ludus.types import LudusError
 from ludus.watch import process
@@ -46,10 +48,11 @@ class Returns:
 
     def look(self) -> None:
         """Find the latest number of steps near the end of the journal."""
-        with self.path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - TAIL))
-            found = STEPPED.findall(file.read(TAIL))
+        file = open_journal(self.path)
+        try:
+            found = STEPPED.findall(os.pread(file, TAIL, max(0, os.fstat(file).st_size - TAIL)))
+        finally:
+            os.close(file)
         self.steps = int(found[-1]) if found else self.steps
 
     def read(self) -> bool:
@@ -57,8 +60,8 @@ class Returns:
         piece = self._growing.read()
         if piece.is_anew:
             self._evaluated, self._trained, self.was_whole = [], [], False
-        self._evaluated += _numbers(EVALUATED.findall(piece.text))
-        self._trained += _numbers(RETURNED.findall(piece.text))
+        self._evaluated += finite_numbers(EVALUATED.findall(piece.text))
+        self._trained += finite_numbers(RETURNED.findall(piece.text))
         self.is_behind = not piece.is_last
         self.was_whole |= piece.is_last
         return not piece.is_last
@@ -91,6 +94,8 @@ class Watched:
         self.returns = Returns(path / JOURNAL)
         self._stamp: tuple[Any, ...] = ()
         self._about: dict[str, Any] = {}
+        self._unread: dict[str, Any] = {}
+        """What to say of a journal that cannot be read."""
 
     def look(self, held: dict[int, list[int]], host: str) -> None:
         """Read what has changed of what the run is and how it stands."""
@@ -100,15 +105,27 @@ class Watched:
             self._about = _about(self.path)
         if stamp[2:] != self._stamp[2:]:
             try:
+                self._unread = {}
                 self.returns.look()
                 self.returns.is_behind = True
-            except OSError:
+            except OSError as error:
                 self.returns = Returns(self.path / JOURNAL)
+                if not isinstance(error, FileNotFoundError):  # there is none yet, or it is being made anew
+                    problem = f"{self.path / JOURNAL}: cannot be read ({reason(error)})"
+                    self._unread = {"status": "damaged", "problem": problem}
         self._stamp = stamp
         self._show(host)
 
+    def give_up(self, error: Exception) -> None:
+        """Show that the run cannot be shown."""
+        problem = f"{self.path}: cannot be shown ({type(error).__name__}: {reason(error)})"
+        row = {"id": self.key, "name": self.name, "status": "damaged", "problem": problem}
+        self._stamp = ()
+        if row != self.row:
+            self.row, self.version = row, self.version + 1
+
     def _show(self, host: str) -> None:
-        about = {name: value for name, value in self._about.items() if name != "host"}
+        about = {name: value for name, value in (self._about | self._unread).items() if name != "host"}
         status = about.get("status")
         if self.holder is not None and status != "damaged":
             status = "running"
@@ -152,16 +169,23 @@ class Shelf:
             self.runs = {key: self.runs.get(key) or Watched(path, name, key) for key, name, path in self._find()}
             held = process.locks()
             for run in self.runs.values():
-                run.look(held, self._host)
+                self._do(run, lambda run=run: run.look(held, self._host))
             is_first = self._looked == -np.inf  # then the list comes before its best returns
             deadline = time.monotonic() + (0.0 if is_first else READING_SECONDS)
             for run in self.runs.values():
                 if run.returns.is_behind and time.monotonic() < deadline:
-                    run.read(self._host, deadline)
+                    self._do(run, lambda run=run: run.read(self._host, deadline))
             took = time.monotonic() - started - READING_SECONDS
             self._looked = time.monotonic() + min(max(9 * took, 0.0), 10.0)
             if is_first:
                 self._looked -= SECONDS
+
+    @staticmethod
+    def _do(run: Watched, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # whatever is wrong with a run, the others are shown all the same
+            run.give_up(error)
 
     def _find(self) -> list[tuple[str, str, Path]]:
         try:
@@ -218,13 +242,3 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _numbers(texts: list[bytes]) -> list[float]:
-    made = []
-    for text in texts:
-        try:
-            made.append(float(text))
-        except ValueError:
-            continue
-    return made

@@ -10,17 +10,21 @@ import errno
 import hashlib
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ludus import files
+from ludus.tracking.reading import json_of
 from ludus.tracking.run_folder import is_timing
 from ludus.types import LudusError
 
 FOLDER, CURSOR = "mlflow", "cursor.json"
 DIGEST_BYTES = 8
-MOST_BYTES = 1 << 26
+MOST_BYTES, MOST_ROWS = 1 << 23, 1 << 22
+RUN = re.compile(r"[\w-]{1,64}", re.ASCII)
+"""What MLflow calls a run, and a file here is called by."""
 
 
 @dataclass
@@ -64,12 +68,14 @@ class CursorFiles:
     def load(self) -> Cursor | None:
         """Return the cursor; None if nothing has been sent, or if what it says cannot be used."""
         try:
-            data = json.loads(files.read(self.folder / CURSOR, MOST_BYTES))
+            data = json_of(files.read(self.folder / CURSOR, MOST_BYTES))
             sending = Batch(**data.pop("sending"))
-            return Cursor(**data, sending=sending)
+            cursor = Cursor(**data, sending=sending)
+            _check(cursor)
+            return cursor
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise LudusError(f"{self.folder / CURSOR}: is damaged ({error}); remove it to send the run anew") from error
 
     def save(self, cursor: Cursor) -> None:
@@ -80,9 +86,11 @@ class CursorFiles:
     def sent(self, cursor: Cursor) -> list[str]:
         """Return the digests of the rows that have arrived."""
         try:
-            data = (self.folder / f"{cursor.run}.sent").read_bytes()
+            data = files.read(self.folder / f"{cursor.run}.sent", DIGEST_BYTES * MOST_ROWS)
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise LudusError(f"{self.folder}: is damaged ({error.strerror}); remove it to send the run anew") from error
         whole = len(data) // DIGEST_BYTES * DIGEST_BYTES
         return [data[i : i + DIGEST_BYTES].hex() for i in range(0, whole, DIGEST_BYTES)]
 
@@ -97,3 +105,18 @@ class CursorFiles:
             os.fsync(file)
         finally:
             os.close(file)
+
+
+def _check(cursor: Cursor) -> None:
+    """Refuse a cursor that does not say what it is meant to."""
+    batch = cursor.sending
+    texts = (cursor.uri, cursor.experiment, cursor.run, cursor.continues or "", *batch.digests)
+    if not all(isinstance(text, str) for text in texts) or not RUN.fullmatch(cursor.run):
+        raise ValueError("it names no run")
+    if not isinstance(cursor.started, int) or not isinstance(batch.first, int) or not 0 <= batch.first <= MOST_ROWS:
+        raise ValueError("its rows have no place")
+    if any(len(bytes.fromhex(text)) != DIGEST_BYTES for text in batch.digests):
+        raise ValueError("its digests are none")
+    for key, value, timestamp, step in batch.metrics:
+        if not isinstance(key, str) or not all(isinstance(number, int | float) for number in (value, timestamp, step)):
+            raise ValueError("its points are none")

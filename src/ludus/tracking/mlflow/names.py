@@ -149,8 +149,10 @@ def _ended(row: dict[str, Any], count: int) -> list[tuple[int, float, float]]:
         return [(1, x, length) for x, length in both if _is_number(x) and _is_number(length)]
     if "counted_episodes" in row:
         number, mean_return, mean_length = (row.get(name, 0.0) for name in COUNTED)
-        return [(number, mean_return, mean_length)] if number else []
-    return [(count, row["episode_return_mean"], row.get("episode_length_mean", 0.0))]
+        is_known = all(map(_is_number, (number, mean_return, mean_length)))
+        return [(number, mean_return, mean_length)] if number and is_known else []
+    mean_return, mean_length = (row.get(name, 0.0) for name in ("episode_return_mean", "episode_length_mean"))
+    return [(count, mean_return, mean_length)] if _is_number(mean_return) and _is_number(mean_length) else []
 
 
 def _is_number(value: Any) -> bool:

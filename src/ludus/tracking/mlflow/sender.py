@@ -11,7 +11,16 @@ from ludus.tracking.follower import Follower, TakenBackError
 from ludus.tracking.mlflow.cursor import Batch, Cursor, CursorFiles, digest
 from ludus.tracking.mlflow.names import Metric, Translator, default_experiment, parameters
 from ludus.tracking.mlflow.store import RUN_ID, Found, Store, StoreError
-from ludus.tracking.run_folder import CONFIG, IDENTITY, is_training, read_config, read_identity
+from ludus.tracking.reading import name_of
+from ludus.tracking.run_folder import (
+    CONFIG,
+    IDENTITY,
+    begun,
+    is_training,
+    read_config,
+    read_identity,
+    trackers_of,
+)
 
 BATCH_METRICS = 900
 """A batch is closed as soon as it has so many points: most need one request."""
@@ -71,12 +80,17 @@ class Sender:
     @property
     def experiment(self) -> str:
         """The name of MLflow's experiment."""
-        return (self.config.get("tracking") or {}).get("experiment") or default_experiment(self.config)
+        return str(trackers_of(self.config).get("experiment") or default_experiment(self.config))
 
     @property
     def arrived(self) -> int:
         """How many rows MLflow has."""
         return len(self._sent)
+
+    @property
+    def damaged(self) -> int:
+        """How many lines of the journal are damaged, of which nothing can be sent."""
+        return self._follower.damaged
 
     def open(self) -> None:
         """Connect, and find or make the run in MLflow."""
@@ -201,13 +215,10 @@ class Sender:
 
     def _created(self, experiment: str, continues: str | None) -> Found:
         tags = {RUN_ID: self.identity["id"], **({CONTINUES: continues} if continues else {})}
-        return self.store.create(experiment, self.run.absolute().name, self._started(), tags)
+        return self.store.create(experiment, name_of(self.run), self._started(), tags)
 
     def _started(self) -> int:
-        seconds = self.identity.get("started")
-        if not isinstance(seconds, int | float):
-            seconds = (self.run / CONFIG).stat().st_mtime
-        return round(1000 * seconds)
+        return round(1000 * begun(self.run, self.identity))
 
     def _supersede(self) -> None:
         """Go on in another run of MLflow's: curves that differ must not cross."""
