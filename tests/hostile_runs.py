@@ -167,7 +167,7 @@ KINDS: dict[str, Kind] = {
     "surrogate in JSON": _text(IDENTITY, lambda chance: '{"id": "\\ud800", "status": "finished"}'),
     "odd identity": _text(IDENTITY, lambda chance: json.dumps({"id": "x", **ODD_IDENTITY}), is_lost=False),
     "row of many columns": Kind(_columns),
-    "nothing but digits": _text(JOURNAL, lambda chance: _digits(chance) + b"\n"),
+    "nothing but digits": _text(JOURNAL, lambda chance: _digits(chance) + b"\n", is_lost=False),
     "many names": Kind(_many_names, is_lost=False),
     "rows that make many cells": Kind(_few_names_many_rows, is_lost=False),
     "flipped bytes": Kind(_flipped, is_lost=False),
@@ -199,7 +199,7 @@ def make_shelf(folder: Path, name: str, seed: int) -> tuple[list[Path], Path]:
     healthy = [make_run(folder / f"healthy-{i}", learning_rows(30, seed=i), seed=i) for i in (1, 2)]
     bad = make_run(folder / "bad", learning_rows(30), seed=3)
     KINDS[name].make(bad, random.Random(seed))
-    return healthy, next(Path(entry.path) for entry in os.scandir(folder) if entry.name.startswith("bad"))
+    return healthy, next(path for path in folder.iterdir() if path.name.startswith("bad"))
 
 
 def verb(*words: str | Path) -> tuple[int, str, str]:

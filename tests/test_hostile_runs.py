@@ -55,7 +55,7 @@ def test_a_journal_says_how_much_of_it_is_damaged(tmp_path):
     run = make_run(tmp_path / "run", learning_rows(30))
     whole = journal.read(run)
     with (run / "metrics.jsonl").open("ab") as file:
-        file.write(b"x" * (2 * reading.MOST_LINE) + b"\n" + b'{"kind": "train", "steps": ' + b"1" * 5000 + b"}\n")
+        file.write(b"x" * (2 * reading.MOST_LINE) + b"\n" + b'{"kind": "train", "steps": 1' + b"[" * 5000 + b"}\n")
         file.write(b'{"kind": "train", ' + b", ".join(b'"c%d": 1' % i for i in range(3000)) + b"}\n")
         file.write(json.dumps({"kind": "train", "steps": 99_999, "entropy": 0.5}).encode() + b"\n")
     read = journal.read(run)

@@ -394,6 +394,10 @@ def test_a_tracker_never_raises(tmp_path):
     folder.append([{"kind": "train", "steps": "nonsense", "elapsed_seconds": 1.0}])
     tracker.wake()
     tracker.end()
+    assert said == []  # a row that cannot be shown is passed over
+    (tmp_path / "run" / "run.json").write_text("{")
+    tracker.begin(folder)
+    tracker.end()
     assert len(said) == 1 and said[0].startswith("TensorBoard: ")
 
 

@@ -244,7 +244,7 @@ def test_damaged_lines_are_left_out_and_told(run, tmp_path):
     with (path / "metrics.jsonl").open("a") as file:
         file.write('nonsense\n{"kind": "train", "steps": 1')
     assert run("report", "a", "--no-images")[0] == 0
-    assert "1 damaged lines of the journal were left out" in (path / "report/index.html").read_text()
+    assert "1 damaged line of the journal was left out" in (path / "report/index.html").read_text()
 
 
 def test_values_of_the_wrong_kind_do_not_end_a_report(run, tmp_path):

@@ -6,7 +6,9 @@ OSError where there is no file, whose text says in a few words what is wrong.
 """
 
 import json
+import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +70,10 @@ def _is_long_number(text: str) -> bool:
     return len(text) > MOST_DIGITS and text[:1] in "+-.0123456789" and not text.strip("+-.0123456789:_abcdefxABCDEFXo")
 
 
-def json_of(text: bytes) -> Any:
-    """Return what JSON says."""
+def json_of(text: bytes, whole: Callable[[str], float] | None = None) -> Any:
+    """Return what JSON says; `whole` makes numbers of digits."""
     try:
-        value = json.loads(text, parse_int=_whole)
+        value = json.loads(text, parse_int=whole or _whole)
     except RecursionError as error:
         raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels") from error
     # A row of plain numbers, as nearly all are, needs no second look.
@@ -81,12 +83,12 @@ def json_of(text: bytes) -> Any:
 
 
 def row_of(line: bytes) -> dict[str, Any]:
-    """Return a row of a journal."""
+    """Return a row of a journal; a whole number that no float could hold is not known, the others are."""
     if len(line) > MOST_LINE:
         raise ValueError(f"it has {len(line):,} bytes")
     if line.count(b'":') > MOST_COLUMNS and line.count(b'"') > 2 * MOST_COLUMNS:
         raise ValueError(f"it has more than {MOST_COLUMNS:,} names")
-    row = json_of(line)
+    row = json_of(line, _whole_or_unknown)
     if not isinstance(row, dict):
         raise ValueError("it is not a row")
     return row
@@ -117,6 +119,10 @@ def _whole(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
         raise ValueError(f"it has a number of {len(digits):,} digits")
     return int(digits)
+
+
+def _whole_or_unknown(digits: str) -> float:
+    return int(digits) if len(digits) <= MOST_DIGITS else math.nan
 
 
 def _check(value: Any) -> None:
