@@ -293,9 +293,9 @@ MUTANTS = [
            "enumerate((self._terminated | self._truncated).tolist())",
            "enumerate(self._terminated.tolist())", GYMNASIUM),
     Mutant("terminated and truncated swapped, gymnasium", "envs/gymnasium.py",
-           "self._terminated[i], self._truncated[i] = terminated, truncated",
-           "self._terminated[i], self._truncated[i] = truncated, terminated", GYMNASIUM),
+           'self._taken(i, "terminated", answers.flag, terminated)',
+           'self._taken(i, "terminated", answers.flag, truncated)', GYMNASIUM),
     Mutant("all environments get one seed", "envs/gymnasium.py",
-           "self.envs[index].reset(seed=self._log.seed(index))",
-           "self.envs[index].reset(seed=self._log.seed(0))", GYMNASIUM),
+           "partial(self.envs[index].reset, seed=self._log.seed(index))",
+           "partial(self.envs[index].reset, seed=self._log.seed(0))", GYMNASIUM),
 ]  # fmt: skip

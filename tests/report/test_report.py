@@ -141,7 +141,7 @@ DECLARED = {
 @pytest.mark.requirement("S4.22")
 @pytest.mark.requirement("S3.35")
 def test_every_figure_is_drawn_from_a_journal_that_has_it_all(tmp_path):
-    run = story(tmp_path, full_rows(100))
+    run = story(tmp_path, full_rows(100), config={"success_return": 475.0})
     drawn = figures.draw(run)
     assert {each.key for each in drawn} == DECLARED
     keys = [panel.key for each in drawn for panel in each.panels]
