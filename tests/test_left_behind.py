@@ -81,17 +81,20 @@ def test_a_forked_process_does_not_keep_the_lock_of_a_run(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     reader, writer = os.pipe()
+    awake, ready = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(writer)
+        os.write(ready, b"!")
         os.read(reader, 1)
         os._exit(0)
+    os.read(awake, 1)  # what it does first when it runs is done by now
     try:
         assert is_training(folder.path), "the lock stays with the parent"
         folder.append([{"kind": "train"}])
         folder.close()
         assert not is_training(folder.path)
     finally:
-        os.close(writer)
-        os.close(reader)
+        for pipe in (writer, reader, awake, ready):
+            os.close(pipe)
         os.waitpid(child, 0)
