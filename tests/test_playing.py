@@ -55,7 +55,7 @@ def test_every_row_is_what_policy_critic_and_environment_say():
     angle, speed = np.arctan2(obs[:, 1], obs[:, 0]), obs[:, 2]
     cost = angle**2 + 0.1 * speed**2 + 0.001 * arrays["action"][:, 0] ** 2
     np.testing.assert_allclose(arrays["reward"], -cost, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(arrays["return"], np.cumsum(arrays["reward"], dtype=np.float32))
+    np.testing.assert_array_equal(arrays["return"], np.cumsum(arrays["reward"], dtype=np.float64).astype(np.float32))
     np.testing.assert_array_equal(arrays["signal/angle"], angle)
     assert episode.about.truncated and not episode.about.terminated and len(episode) == 200
     assert arrays["entropy"] == pytest.approx(0.5 * np.log(2 * np.pi * np.e), abs=1e-5)  # log_std begins at 0
