@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import threading
 
 import pytest
@@ -266,6 +267,9 @@ def test_the_button_stops_a_training_process_with_a_checkpoint(tmp_path, visit):
             until(page, "document.getElementById('use').textContent.includes('%')", 90)
             assert str(child.pid) in page.locator("#use").inner_text()
             assert not list((run / "checkpoints").glob("*/manifest.json"))
+            deadline = time.monotonic() + 90
+            while not (run / "metrics.jsonl").stat().st_size and time.monotonic() < deadline:
+                time.sleep(0.1)  # before its first iteration there is nothing to save
             page.locator("#stop").click()
             page.wait_for_timeout(300)
             assert child.poll() is None  # it asks first
