@@ -7,8 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import threading
+import time
 
 import pytest
 
