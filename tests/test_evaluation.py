@@ -17,7 +17,7 @@ ENVS = ["jax:CartPole-v1", "gym:CartPole-v1"]
 
 def policy_for(env, **options) -> ludus.Policy:
     ppo = ludus.PPO(batch_size=64, minibatch_size=32, **options)
-    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, verbose=False))
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False))
     trainer.train(total_steps=256)
     return trainer.policy
 
@@ -77,7 +77,7 @@ def test_a_recurrent_policy_keeps_its_memory_within_an_episode_and_loses_it_betw
     env = ludus.make_env(PROBES["memory"](), 8)
     network = ludus.GRU(memory_size=8, hidden_sizes=(16,))
     ppo = ludus.PPO(batch_size=256, minibatch_size=64, learning_rate=1e-2, entropy_coef=0.0, network=network)
-    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, verbose=False))
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False))
     trainer.train(total_steps=40_000)
     policy = trainer.policy
     assert ludus.evaluate(policy, env, episodes=50).returns.mean() == 1.0

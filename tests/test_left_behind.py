@@ -76,7 +76,9 @@ def test_what_a_closed_worker_has_started_ends_with_it(tmp_path):
     os.kill(apart, signal.SIGKILL)
 
 
-@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:os.fork:RuntimeWarning", "ignore:This process.*is multi-threaded:DeprecationWarning"
+)
 def test_a_forked_process_does_not_keep_the_lock_of_a_run(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()

@@ -45,6 +45,9 @@ def test_a_run_goes_on_when_its_reader_leaves(tmp_path):
     assert "evaluation return" in log.splitlines()[-2]
 
 
+@pytest.mark.filterwarnings(
+    "ignore:os.fork:RuntimeWarning", "ignore:This process.*is multi-threaded:DeprecationWarning"
+)
 @pytest.mark.parametrize("is_ignored", [False, True])
 def test_a_closed_terminal_saves_the_run_unless_it_is_to_go_on(tmp_path, is_ignored):
     ours, theirs = pty.openpty()
