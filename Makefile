@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint docs requirements lock
+.PHONY: help install train check test lint docs requirements lock
 
 help:  ## Show what there is.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -14,22 +14,26 @@ install: $(VENV)/.installed  ## Make the environment in .venv and install ludus 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ludus needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
 train: install  ## Train PPO on CartPole-v1 and say what it reached.
 	$(BIN)/ludus train env=CartPole-v1
 
-# gymnax asks for an older Gymnasium than ours, which it does not need: hence without its dependencies.
+# The pins are complete, so pip has nothing to look for: hence without dependencies everywhere. (With them, pip takes a
+# newer release of a package that another one asks for with extras, and then refuses it.)
 # PyTorch has another build for each kind of machine: hence without hashes.
 $(VENV)/.tests: requirements-dev.txt requirements-gymnax.txt $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-gymnax.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	touch $@
 
-test: $(VENV)/.tests $(VENV)/.docs  ## Install what the tests need and run them.
+check: lint  ## Lint, types and the fast tests: what to run while you work.
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow"
+
+test: $(VENV)/.tests $(VENV)/.docs  ## Install what the tests need and run them all.
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q -ra
 
 lint: $(VENV)/.tests  ## Check style and types.
@@ -38,7 +42,7 @@ lint: $(VENV)/.tests  ## Check style and types.
 	$(BIN)/ty check src
 
 $(VENV)/.docs: requirements-docs.txt $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-docs.txt
 	touch $@
 
 docs: $(VENV)/.docs  ## Build the docs site into site/.
@@ -46,7 +50,7 @@ docs: $(VENV)/.docs  ## Build the docs site into site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 requirements: $(VENV)/.tests  ## Show which founding requirement is proven by which tests.
-	$(BIN)/python tests/requirements.py
+	$(BIN)/python tests/support/requirements.py
 
 lock:  ## Pin all dependencies anew (needs uv).
 	uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-annotate -q -o requirements.txt

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ludus
-from ludus.keeping import CheckpointOptions
+from ludus.training.checkpoint_writer import CheckpointOptions
 
 NEVER = CheckpointOptions(every_iterations=0, every_minutes=0)
 

@@ -17,13 +17,14 @@ from trials import go
 
 def trials(start: int, stop: int) -> Iterator[dict[str, Any]]:
     os.environ["JAX_PLATFORMS"] = "cpu"
-    import ludus.evaluation
-    import ludus.export
-    import ludus.verify
     from fuzzed_commands import trial
-    from ludus.cli import main
-    from ludus.trainer import Trainer
     from resume_runs import run
+
+    import ludus.export
+    import ludus.training.evaluation
+    import ludus.training.verify
+    from ludus.cli.main import main
+    from ludus.training.trainer import Trainer
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise ludus.LudusError("this would go on for long")
@@ -31,8 +32,8 @@ def trials(start: int, stop: int) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         run("ppo jax", Path(folder) / "run", 2)
         for owner, name in (
-            (Trainer, "train"), (ludus.verify, "_try_iteration"), (ludus.export, "export_policy"),
-            (ludus.evaluation, "evaluate"),
+            (Trainer, "train"), (ludus.training.verify, "_try_iteration"), (ludus.export, "export_policy"),
+            (ludus.training.evaluation, "evaluate"),
         ):  # fmt: skip
             setattr(owner, name, refuse)
         os.chdir(folder)

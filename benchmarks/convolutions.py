@@ -27,7 +27,7 @@ from ludus.networks.encoder import convolve
 LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Filters, their side and their stride."""
 OPTIONS = {"xla_backend_optimization_level": 1}
-"""As `ludus.compilation` has them for long runs."""
+"""As `ludus.runtime.compilation` has them for long runs."""
 
 
 def derived(images: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:

@@ -16,16 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-import jax
-import numpy as np
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 import cases
+import jax
+import numpy as np
 import sac_cases
-from ludus.compilation import compiler_options, jit
-from ludus.learning.ppo import PPO
-from ludus.learning.sac import SAC
+
+from ludus.runtime.compilation import compiler_options, jit
 
 BOUND = 1e-5
 
@@ -69,8 +67,8 @@ def main() -> int:
     parser.add_argument("--work", type=float, default=0.0, help="compile updates for so many floating-point operations")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    cases.update = jit(PPO.update, compiler_options(given.work))
-    sac_cases.update = jit(SAC.update, compiler_options(given.work))
+    cases.update = jit(cases.told, compiler_options(given.work))
+    sac_cases.update = jit(cases.told, compiler_options(given.work))
     rows = [
         measure("advantages, absolute error", given.gae, cases.advantage_error, given.seed),
         measure("categorical, relative error", given.distributions, cases.categorical_error, given.seed),

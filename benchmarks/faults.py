@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 import numpy as np
-
-import ludus
 from worker_envs import LENGTH, Ledger
 from worker_runs import Runner, assert_true_pairs, descendants
+
+import ludus
 
 KINDS = {
     "raises": ("raise", "exit"),

@@ -17,11 +17,13 @@ from trials import go
 def trials(start: int, stop: int) -> Iterator[dict[str, Any]]:
     os.environ["JAX_PLATFORMS"] = "cpu"
     from fuzzed_checkpoints import Victim, fuzz, hostile, peak_bytes
-    from ludus import checkpoint, snapshot
     from resume_runs import run
 
-    checkpoint.BLOCK_BYTES = snapshot.BLOCK_BYTES = 512
-    snapshot.LONG_BYTES = 1024
+    from ludus.runs.checkpoint import format
+    from ludus.training import state_arrays
+
+    format.BLOCK_BYTES = state_arrays.BLOCK_BYTES = 512
+    state_arrays.LONG_BYTES = 1024
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         victims = []

@@ -90,8 +90,8 @@ class Reference:
 
     def compare(self, run: Path) -> str | None:
         """Return in what a run differs from this one."""
-        from ludus.snapshot import differences
-        from ludus.verify import journal_of, state_of
+        from ludus.training.state_arrays import differences
+        from ludus.training.verify import journal_of, state_of
 
         if unlike := differences(state_of(self.run), state_of(run)):
             return f"state: {unlike[0]}"

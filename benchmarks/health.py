@@ -23,12 +23,12 @@ import jax
 import numpy as np
 
 import ludus
-from ludus.compilation import jit
-from ludus.counting import Budget
-from ludus.iteration import copied
-from ludus.seeding import folded
-from ludus.tracking.records import Recorder, RecordOptions
-from ludus.tracking.run_folder import RunFolder
+from ludus.runs.folder import RunFolder
+from ludus.runs.recorder import Recorder, RecordOptions
+from ludus.runtime.compilation import jit
+from ludus.runtime.rng import folded
+from ludus.training.budget import Budget
+from ludus.training.iteration import copied
 
 FREQUENCY = 10
 """The default of `health_frequency`."""
@@ -84,9 +84,9 @@ def measured(name: str, iterations: int, repeats: int) -> dict[str, Any]:
     length = algorithm.rollout_length(num_envs)
     collect = runner.whole(partial(runner.collect, arrays, env, num_steps=length, threshold=0))
     _, rollout, _ = collect(arrays.policy(learner), state.carry, keys["rollout"])
-    new, metrics = jit(type(algorithm).update, trainer.loop.options)(arrays, copied(learner), rollout, keys["update"])
-    health = jit(type(algorithm).health, trainer.loop.options)
-    inputs = arrays, learner, new, metrics["gradient"], rollout
+    made = jit(type(algorithm).update, trainer.loop.options)(arrays, copied(learner), rollout, keys["update"])
+    health = jit(type(algorithm).diagnostics, trainer.loop.options)
+    inputs = arrays, learner, made.state, made.gradient, rollout
     jax.block_until_ready(health(*inputs))
     nothing = jit(_nothing, trainer.loop.options)
     jax.block_until_ready(nothing(*inputs))
@@ -100,7 +100,7 @@ def measured(name: str, iterations: int, repeats: int) -> dict[str, Any]:
     plain = {name: x for name, x in rows.items() if name != "health"}
     on_host = (rows_on_host(rows, repeats) - rows_on_host(plain, repeats)) / len(rows["steps"])
     return {
-        "parameters": sum(x.size for x in jax.tree.leaves(metrics["gradient"])),
+        "parameters": sum(x.size for x in jax.tree.leaves(made.gradient)),
         "iteration_ms": round(1e3 * iteration, 3),
         "health_ms": round(1e3 * (alone - call), 4),
         "share_where_due": round((alone - call) / iteration, 4),

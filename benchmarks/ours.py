@@ -82,7 +82,7 @@ SAC_WARMUP = 1_000
 
 def steady_speed(algorithm: Any, env: Any, warmup: int, steps: int, seed: int) -> dict[str, Any]:
     """Train for `warmup` steps and then `steps` more, in one call, and return the speed of the latter."""
-    from ludus.tracking.run_folder import read_journal
+    from ludus.runs.journal import read_journal
 
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -160,19 +160,21 @@ def run_act(given: argparse.Namespace) -> dict[str, Any]:
     import jax
     import numpy as np
 
-    from ludus.rollout import host
+    from ludus.rollout import acting
 
     env = ludus.make_env("gym:CartPole-v1", num_envs=8)
     policy = ludus.Trainer(ludus.PPO(), env, ludus.Settings(seed=given.seed, verbose=False)).policy
     algorithm, state, obs = policy.algorithm, policy.state, env.reset(range(8))
     memory, ended = algorithm.initial_memory(state, 8), np.zeros(8, bool)
-    noise = host._noise(algorithm, state, jax.random.key(given.seed), (ACT_ROLLOUT, 8))
-    rows = np.empty((ACT_ROLLOUT, 8, host._layout(algorithm, state, memory, obs, noise, "explore").width), np.float32)
+    noise = acting.draw_noise(algorithm, state, jax.random.key(given.seed), (ACT_ROLLOUT, 8))
+    rows = np.empty(
+        (ACT_ROLLOUT, 8, acting.layout_of(algorithm, state, memory, obs, noise, "explore").width), np.float32
+    )
     seconds = []
     for call in range(ACT_ROLLOUT + given.steps):
         t = call % ACT_ROLLOUT
         started = time.perf_counter()
-        memory, packed = host._act(algorithm, state, memory, obs, ended, noise, np.int32(t), "explore")
+        memory, packed = acting.act(algorithm, state, memory, obs, ended, noise, np.int32(t), "explore")
         rows[t] = packed
         seconds.append(time.perf_counter() - started)
     return {"calls": given.steps, "microseconds": 1e6 * statistics.median(seconds[ACT_ROLLOUT:])}

@@ -18,6 +18,7 @@ from trials import go
 def trials(start: int, stop: int) -> Iterator[dict[str, Any]]:
     os.environ["JAX_PLATFORMS"] = "cpu"
     from mlflow_server import Reader, mlflow_server
+
     from outages import outage
 
     with tempfile.TemporaryDirectory() as scratch, mlflow_server(Path(scratch)) as server:

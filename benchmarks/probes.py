@@ -10,11 +10,12 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 import probe_runs
 import sac_probe_runs
-from ludus.envs.probes import PROBES
+
+from ludus.envs.native.probes import PROBES
 
 RUNS = {
     "ppo": (PROBES, probe_runs, lambda answer: answer["value_error"] > 0.02 or answer["right"] < 0.99),

@@ -20,6 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from ludus.runs.journal import JOURNAL, line_of
+
 COLUMNS = (
     "episode_return_mean", "episode_return_min", "episode_return_max", "episode_length_mean", "approx_kl",
     "clip_fraction", "entropy", "explained_variance", "gradient_norm", "learning_rate", "policy_loss", "total_loss",
@@ -34,10 +38,9 @@ def write_run(folder: Path, rows: int) -> None:
     (folder / "config.yaml").write_text("env: jax:CartPole-v1\nseed: 0\nalgorithm:\n  name: ppo\n")
     (folder / "run.json").write_text(json.dumps({"id": "benchmark", "seed": 0, "status": "finished"}))
     random = np.random.default_rng(0)
-    with (folder / "metrics.jsonl").open("w") as file:
+    with (folder / JOURNAL).open("wb") as file:
         for i in range(1, rows + 1):
             counts = {
-                "seq": i,
                 "kind": "train",
                 "iteration": i,
                 "steps": 1024 * i,
@@ -46,10 +49,10 @@ def write_run(folder: Path, rows: int) -> None:
             }
             values = random.standard_normal(len(COLUMNS), np.float32).tolist()
             times = {"elapsed_seconds": round(0.01 * i, 6), "steps_per_second": round(1e5 + values[0], 1)}
-            file.write(json.dumps({**counts, **dict(zip(COLUMNS, values, strict=True)), **times}) + "\n")
+            file.write(line_of(i, {**counts, **dict(zip(COLUMNS, values, strict=True)), **times}))
             if i % 1000 == 0:
                 evaluation = {"eval_return_mean": values[0], "eval_return_std": 1.0, "eval_episodes": 10}
-                file.write(json.dumps({**counts, "kind": "evaluation", **evaluation, **times}) + "\n")
+                file.write(line_of(i, {**counts, "kind": "evaluation", **evaluation, **times}))
 
 
 def measure(folder: Path) -> tuple[float, float]:
@@ -76,7 +79,7 @@ def main() -> None:
         write_run(folder, given.rows)
         seconds, processor = zip(*(measure(folder) for _ in range(given.repeats)), strict=True)
         size = (folder / "report" / "index.html").stat().st_size
-        journal = (folder / "metrics.jsonl").stat().st_size
+        journal = (folder / JOURNAL).stat().st_size
     told = {"rows": given.rows, "journal_mb": round(journal / 1e6, 1), "page_mb": round(size / 1e6, 2)}
     times = {
         "seconds": seconds,

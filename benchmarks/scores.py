@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 import ludus
-from ludus import config
+from ludus.training import config
 
 # (environment, algorithm): the zoo's mean and deviation, where it has that pair.
 RUNS: dict[tuple[str, str], tuple[float, float] | None] = {

@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import ludus
-from ludus.tracking.tensorboard import EventWriter, TensorBoardTracker
+from ludus.runs.trackers.tensorboard import EventWriter, TensorBoardTracker
 
 
 class Timed(TensorBoardTracker):
@@ -83,7 +83,7 @@ def steady(rows: int) -> float:
 
 
 def tensorboard_off() -> Any:
-    from ludus.tracking.tracker import TrackingOptions
+    from ludus.runs.trackers.base import TrackingOptions
 
     return TrackingOptions(tensorboard=False)
 

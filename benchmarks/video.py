@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 import ludus
-from ludus.filming import headless
-from ludus.report.overlay import SCENE, SIZE
-from ludus.report.video import Mp4, about_episode, episode_frames, rows_of, write_film
+from ludus.report.video.encode import Mp4, about_episode, episode_frames, rows_of, write_film
+from ludus.report.video.overlay import SCENE, SIZE
+from ludus.training.film import headless
 
 FRAMES, DISTINCT, RATE = 1600, 200, 50.0
 
@@ -26,7 +26,7 @@ FRAMES, DISTINCT, RATE = 1600, 200, 50.0
 def recorded(steps: int):
     """A walk of random torques, as an episode: its numbers, and pictures of its first steps."""
     from ludus.envs.signals import signals_of
-    from ludus.report.episode import SIGNAL, About, Episode
+    from ludus.runs.episode_file import SIGNAL, About, Episode
 
     env = ludus.make_env("gym:BipedalWalker-v3", render_mode="rgb_array")
     rng = np.random.default_rng(0)

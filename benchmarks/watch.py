@@ -1,4 +1,4 @@
-"""How soon the live page is there, and how much each update weighs, with many runs and a long history.
+"""Measures the live page with many runs and a long history: time to paint, size of updates, memory and processor.
 
     python benchmarks/watch.py --runs 100 --rows 1000000
 
@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from ludus.watch.stream import END as END_OF_UPDATE
+from ludus.report.live.stream import END as END_OF_UPDATE
 
 END = END_OF_UPDATE.encode().splitlines(keepends=True)[0]
 LIMITS = {"first_paint_seconds": 2.0, "largest_update_bytes": 100_000}
@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--rows", type=int, default=1_000_000, help="of all journals together")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long updates are weighed")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long updates are measured")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder) / "runs"
@@ -45,6 +45,7 @@ def main() -> None:
             try:
                 figures = measure(address, runs, given.seconds)
                 figures["server_memory_mib"] = round(resident(server.pid) / 2**20)
+                figures["server_processor_seconds"] = processor_seconds(server.pid)
             finally:
                 server.terminate()
     figures |= {"runs": given.runs, "rows": given.rows, "journal_bytes": size, "processors": os.cpu_count()}
@@ -86,7 +87,7 @@ def lines(random: np.random.Generator, first: int, count: int) -> list[str]:
 
 
 def measure(address: str, runs: Path, seconds: float) -> dict:
-    """Open the page, open a run that grows, and weigh what comes."""
+    """Open the page, open a run that grows, and measure the updates."""
     from playwright.sync_api import sync_playwright
 
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
@@ -110,7 +111,7 @@ def measure(address: str, runs: Path, seconds: float) -> dict:
     writer = threading.Thread(target=grow, args=(runs, name, ended))
     writer.start()
     try:
-        updates = weigh(address, link.removeprefix("#"), seconds)
+        updates = update_sizes(address, link.removeprefix("#"), seconds)
     finally:
         ended.set()
         writer.join()
@@ -136,7 +137,7 @@ def grow(runs: Path, chosen: str, ended: threading.Event) -> None:
             reached[folder] += 10
 
 
-def weigh(address: str, run: str, seconds: float) -> list[int]:
+def update_sizes(address: str, run: str, seconds: float) -> list[int]:
     """Read the events of a run as a browser does; return the bytes of each update."""
     page, token = address.split("#token=")
     asked = urllib.request.Request(f"{page}events?run={run}", headers={"X-Ludus-Token": token})
@@ -154,6 +155,12 @@ def weigh(address: str, run: str, seconds: float) -> list[int]:
 def resident(pid: int) -> int:
     """Return the memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ import contextlib
 from pathlib import Path
 
 from ludus.envs.registry import make_env
-from ludus.filming import Chosen, choose, headless, pictures_of
-from ludus.playing import play_episode
-from ludus.report.video import Tile, grid_frames, tile_size, write_gif
-from ludus.resume import untrained
-from ludus.tracking.run_folder import read_config
+from ludus.report.video.encode import Tile, grid_frames, tile_size, write_gif
+from ludus.runs.folder import read_config
+from ludus.training.episode_pictures import pictures_of
+from ludus.training.film import headless
+from ludus.training.past_policies import untrained
+from ludus.training.policy_choice import ChosenPolicy, choose
+from ludus.training.record_episode import play_episode
 
 SECONDS, WIDTH, RATE = 11.0, 960, 16.7
 
@@ -27,7 +29,10 @@ def main() -> None:
     given = parser.parse_args()
     headless()
     config = read_config(given.run)
-    stages = [Chosen(untrained(given.run), None, "untrained", 0), *(choose(given.run, c) for c in given.checkpoints)]
+    stages = [
+        ChosenPolicy(untrained(given.run), None, "untrained", 0),
+        *(choose(given.run, c) for c in given.checkpoints),
+    ]
     tiles, rate = [], 50.0
     with contextlib.closing(make_env(str(config["env"]).replace("envpool:", "gym:"))) as env:
         for chosen in stages:

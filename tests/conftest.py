@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Programs are compiled once for all test processes; the tests of the cache itself unset this.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "xla"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # many small ones, in every process again
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Most of the time is compilation. What ludus compiles has its own options; this is for what tests compile besides.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
@@ -43,12 +44,25 @@ def _few_programs():
         gc.collect()
 
 
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run a command in an empty folder; return its exit code, stdout and stderr."""
+    from ludus.cli import main as cli
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in words])
+        return code, *capsys.readouterr()
+
+    return call
+
+
 @pytest.fixture(scope="module")
 def browser():
     """A real browser."""
-    from playwright.sync_api import sync_playwright
-
     import chromium
+    from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=chromium.PATH, args=["--no-sandbox"])

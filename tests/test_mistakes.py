@@ -1,11 +1,9 @@
 """The mistakes that `benchmarks/mutants.py` puts into the code can still be made there."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
+from places import ROOT
 
 
 def mistakes():

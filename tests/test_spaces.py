@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from ludus.learned import _space_from_data, _space_to_data
+from ludus.algorithms.policy_file import _space_from_data, _space_to_data
 from ludus.spaces import (
     Box,
     Dict,

@@ -7,19 +7,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ludus.agent import Agent
-    from ludus.convergence import ConvergenceOptions
+    from ludus.algorithms.base import Algorithm, Update
+    from ludus.algorithms.policy import Policy, load_policy
+    from ludus.algorithms.ppo import PPO
+    from ludus.algorithms.registry import register_algorithm
+    from ludus.algorithms.sac import SAC
     from ludus.envs.base import Environment
     from ludus.envs.registry import make_env, register_env
-    from ludus.evaluation import Evaluation, evaluate
-    from ludus.keeping import CheckpointOptions
-    from ludus.learning.ppo import PPO
-    from ludus.learning.sac import SAC
-    from ludus.networks.actor_critic import GRU, MLP, ActorCritic
-    from ludus.policy import Policy, load_policy
-    from ludus.settings import Settings
-    from ludus.tracking.tracker import TrackingOptions
-    from ludus.trainer import Trainer
+    from ludus.networks.actor_critic import ActorCritic
+    from ludus.networks.builders import GRU, MLP, Transformer
+    from ludus.runs.trackers.base import TrackingOptions
+    from ludus.runs.trackers.registry import register_tracker
+    from ludus.training.agent import Agent
+    from ludus.training.callback import Callback
+    from ludus.training.checkpoint_writer import CheckpointOptions
+    from ludus.training.evaluation import Evaluation, evaluate
+    from ludus.training.settings import Settings
+    from ludus.training.stopping import ConvergenceOptions
+    from ludus.training.trainer import Trainer
     from ludus.types import LudusError, Masked, Step
 
 __version__ = "0.1.0"
@@ -31,6 +36,8 @@ __all__ = [
     "SAC",
     "ActorCritic",
     "Agent",
+    "Algorithm",
+    "Callback",
     "CheckpointOptions",
     "ConvergenceOptions",
     "Environment",
@@ -42,26 +49,35 @@ __all__ = [
     "Step",
     "TrackingOptions",
     "Trainer",
+    "Transformer",
+    "Update",
     "evaluate",
     "load_policy",
     "make_env",
+    "register_algorithm",
     "register_env",
+    "register_tracker",
 ]
 
 _HOMES = {
-    "agent": ["Agent"],
-    "convergence": ["ConvergenceOptions"],
+    "algorithms.base": ["Algorithm", "Update"],
+    "algorithms.policy": ["Policy", "load_policy"],
+    "algorithms.ppo": ["PPO"],
+    "algorithms.registry": ["register_algorithm"],
+    "algorithms.sac": ["SAC"],
     "envs.base": ["Environment"],
     "envs.registry": ["make_env", "register_env"],
-    "evaluation": ["Evaluation", "evaluate"],
-    "keeping": ["CheckpointOptions"],
-    "learning.ppo": ["PPO"],
-    "learning.sac": ["SAC"],
-    "networks.actor_critic": ["GRU", "MLP", "ActorCritic"],
-    "policy": ["Policy", "load_policy"],
-    "settings": ["Settings"],
-    "tracking.tracker": ["TrackingOptions"],
-    "trainer": ["Trainer"],
+    "networks.actor_critic": ["ActorCritic"],
+    "networks.builders": ["GRU", "MLP", "Transformer"],
+    "runs.trackers.base": ["TrackingOptions"],
+    "runs.trackers.registry": ["register_tracker"],
+    "training.agent": ["Agent"],
+    "training.callback": ["Callback"],
+    "training.checkpoint_writer": ["CheckpointOptions"],
+    "training.evaluation": ["Evaluation", "evaluate"],
+    "training.settings": ["Settings"],
+    "training.stopping": ["ConvergenceOptions"],
+    "training.trainer": ["Trainer"],
     "types": ["LudusError", "Masked", "Step"],
 }
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from ludus.cli import main
+from ludus.cli.main import main
 
 if __name__ == "__main__":
     if not sys.flags.safe_path and sys.path[0] == os.getcwd():

@@ -152,12 +152,12 @@ Leaf = Discrete | MultiDiscrete | MultiBinary | Box
 Space = Leaf | Dict | Tuple
 
 
-def leaves(space: Any) -> list[tuple[str, Any]]:
+def leaves(space: Space) -> list[tuple[str, Any]]:
     """Return every space that holds arrays, with its name: `""`, or a path such as `"arm/0"`."""
     return list(_walk(space, ""))
 
 
-def flatten(space: Any, value: Any) -> list[Any]:
+def flatten(space: Space, value: Any) -> list[Any]:
     """Take a value apart, in the order of `leaves`; a ValueError says what it lacks."""
     if not isinstance(space, Dict | Tuple):
         return [value]
@@ -170,7 +170,7 @@ def flatten(space: Any, value: Any) -> list[Any]:
     return [leaf for key, part in _parts(space) for leaf in flatten(part, value[key])]
 
 
-def unflatten(space: Any, values: Iterable[Any]) -> Any:
+def unflatten(space: Space, values: Iterable[Any]) -> Any:
     """Put a value together again: the inverse of `flatten`."""
     values = iter(values)
     if isinstance(space, Dict):
@@ -180,12 +180,12 @@ def unflatten(space: Any, values: Iterable[Any]) -> Any:
     return next(values)
 
 
-def map_leaves(function: Callable[[Any], Any], space: Any) -> Any:
+def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
     """Return `function` of every leaf, as a tree of the shape that values of the space have."""
     return unflatten(space, [function(leaf) for _, leaf in leaves(space)])
 
 
-def mask_size(space: Any) -> int | None:
+def mask_size(space: Space) -> int | None:
     """Length of a mask of allowed actions: one entry for each value, components one after the other; None if unfit."""
     if isinstance(space, Discrete):
         return space.n
@@ -200,7 +200,7 @@ def allows_any(space: Any, mask: Any) -> Any:
     return functools.reduce(operator.and_, allowed)
 
 
-def integer_bounds(space: Any) -> tuple[Any, Any] | None:
+def integer_bounds(space: Space) -> tuple[Any, Any] | None:
     """Return the least and the greatest value of a space of integers, number by number; None for a Box."""
     if isinstance(space, Discrete):
         return space.start, space.start + space.n - 1
@@ -210,7 +210,7 @@ def integer_bounds(space: Any) -> tuple[Any, Any] | None:
     return (0, 1) if isinstance(space, MultiBinary) else None
 
 
-def _walk(space: Any, name: str) -> Iterator[tuple[str, Any]]:
+def _walk(space: Space, name: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(space, Dict | Tuple):
         yield name, space
         return

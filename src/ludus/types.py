@@ -4,6 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+Array = Any
+"""One array or number: NumPy's on the host, JAX's on the device, or a traced one inside a compiled program."""
+Tree = Any
+"""A pytree of arrays: parameters, observations, actions, memories, states."""
 Mode = Literal["explore", "sample", "greedy"]
 """How to act: as training does, by chance as the policy says, or by what it holds best."""
 IS_SUCCESS = "is_success"
@@ -41,7 +45,7 @@ class Masked(NamedTuple):
     action_mask: Any
 
 
-def split_mask(obs: Any) -> tuple[Any, Any]:
+def split_mask(obs: Tree) -> tuple[Tree, Array]:
     """Return what is observed and the mask of allowed actions, which is None if there is none."""
     return (obs.obs, obs.action_mask) if isinstance(obs, Masked) else (obs, None)
 
@@ -78,12 +82,14 @@ class Transition(NamedTuple):
 class Rollout(NamedTuple):
     """Transitions, the policy's memory before the first of them, and how far the run was by then.
 
-    `progress` is the share of the run's budget that was spent, in [0, 1]: what schedules follow.
+    `progress` is the share of the run's budget that was spent, in [0, 1]: what schedules follow. `is_start` says that
+    every environment begins an episode at the first step, where other rollouts go on with running episodes.
     """
 
     steps: Transition
-    memory: Any
-    progress: Any = 0.0
+    memory: Tree
+    progress: Array = 0.0
+    is_start: Array = False
 
 
 class Left(Exception):  # noqa: N818  nothing is wrong
@@ -121,6 +127,17 @@ class RolloutKeys(NamedTuple):
     step: Any
     start: Any
     begin: Any
+
+
+class Course(NamedTuple):
+    """What all starts of one rollout are drawn by, besides their keys."""
+
+    parameters: dict[str, Array] = {}  # noqa: RUF012  a NamedTuple's default; never written to
+    """What a curriculum says, by the name of the environment's parameter."""
+    data: Tree = ()
+    """Scenarios that are on the device, where they come from a stored set."""
+    starts: Tree = ()
+    """What the drawing of scenarios remembers of earlier rollouts; a carry keeps it."""
 
 
 class EpisodeStats(NamedTuple):

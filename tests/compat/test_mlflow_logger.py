@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.requirement("S1.1")
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("S1.1")]
 
 LOGGING = """
 import json

@@ -6,12 +6,14 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from oracles import flat
 
 import ludus
 from ludus.compat.ppo_kit import OnPolicyTrainer, PPOClip, RolloutBuffer, TrajectoryBuffer
+from ludus.runs.journal import read_journal
 from ludus.spaces import Box
-from ludus.tracking.run_folder import read_journal
-from oracles import flat
+
+pytestmark = pytest.mark.slow
 
 SMALL = {"batch_size": 16, "threshold_rollout_length": 40, "max_episode_len": 20, "update_epochs": 2}
 SAVING = """
@@ -90,7 +92,7 @@ def test_select_action_samples_or_takes_the_best_one():
     assert value == pytest.approx(float(agent.agent.critic(state)))
     np.testing.assert_allclose(action, 2 * np.clip(agent.sample, -1, 1), atol=1e-6)
     policy = agent.agent.policy
-    distribution = policy.algorithm.decide(policy.state, (), state[None].astype(np.float32))[1]
+    distribution = policy.algorithm.distribution(policy.state, (), state[None].astype(np.float32))[1]
     assert log_prob == pytest.approx(float(distribution.log_prob(agent.sample[None])[0]), abs=1e-6)
 
 

@@ -23,8 +23,10 @@ from ludus.compat.ppo_trainer import (
     evaluate_action,
     get_entropy,
 )
+from ludus.runs.journal import read_journal
 from ludus.spaces import Discrete
-from ludus.tracking.run_folder import read_journal
+
+pytestmark = pytest.mark.slow
 
 CREATING = """
 agent = PPOAgent(observation_dim=4, action_dim=2)

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import ludus
-from ludus.config import compose
-from ludus.envs.classic import CartPole
-from ludus.envs.gymnasium import GymnasiumEnv, frame_advice
+from ludus.envs.adapters.gymnasium import GymnasiumEnv
+from ludus.envs.adapters.gymnasium_spaces import frame_advice
+from ludus.envs.batch import JaxEnv
+from ludus.envs.native.classic_control import CartPole
 from ludus.envs.registry import _registered
-from ludus.envs.vector import VectorEnv
 from ludus.spaces import Box, Discrete
+from ludus.training.config import compose
 
 
 class Walk(gymnasium.Env):
@@ -86,7 +87,7 @@ def test_a_users_own_gymnasium_environment(make):
 
 
 def test_a_users_own_jax_environment_and_its_options(registered):
-    assert isinstance(ludus.make_env(CartPole(gravity=5.0), 2), VectorEnv)
+    assert isinstance(ludus.make_env(CartPole(gravity=5.0), 2), JaxEnv)
     assert ludus.make_env("CartPole-v1", 2, gravity=5.0).env.gravity == 5.0
     ludus.register_env("Moon", lambda gravity=1.6: CartPole(gravity=gravity))
     assert ludus.make_env("Moon", 2).id == "jax:Moon"
@@ -138,7 +139,7 @@ def test_time_limits_truncate():
     [
         ("CartPol-v1", {}, "env=CartPol-v1: no such environment; did you mean"),
         ("jax:CartPol-v1", {}, "no such native environment; did you mean CartPole-v1?"),
-        ("brax:ant", {}, "no library 'brax'; prefixes are jax:, gym:, envpool:"),
+        ("brax:ant", {}, "no library 'brax' yet; prefixes are jax:, gym:, envpool:"),
         ("CartPole-v1", {"num_envs": 0}, "num_envs=0: must be an integer of at least 1"),
         ("CartPole-v1", {"num_envs": -3}, "num_envs=-3"),
         ("CartPole-v1", {"gravitation": 3}, "jax:CartPole-v1 does not take them"),
@@ -193,7 +194,7 @@ def test_a_bad_registration_is_refused(name, make):
 
 def test_a_missing_gymnasium_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    monkeypatch.delitem(sys.modules, "ludus.envs.gymnasium", raising=False)
+    monkeypatch.delitem(sys.modules, "ludus.envs.adapters.gymnasium", raising=False)
     with pytest.raises(ludus.LudusError, match="needs Gymnasium"):
         ludus.make_env("LunarLander-v3")
 

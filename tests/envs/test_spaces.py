@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import zoo
 from gymnasium import spaces as gym_spaces
 
 import ludus
-import zoo
-from ludus.envs.gymnasium import as_space
-from ludus.envs.vector import VectorEnv
+from ludus.envs.adapters.gymnasium_spaces import as_space
+from ludus.envs.batch import JaxEnv
 from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, flatten, unflatten
 from ludus.types import Masked
 
@@ -266,7 +266,7 @@ class Parts(ludus.Environment):
 
 
 def test_a_jax_environment_shows_the_mask_of_the_state_it_is_in():
-    env = VectorEnv(Parts(), 2, "parts")
+    env = JaxEnv(Parts(), 2, "parts")
     state = env.reset(jax.random.split(jax.random.key(0), 2))
     draw = jax.tree.map(lambda x: x[0], env.draw(jax.random.key(0), jax.random.key(1), 1))
     np.testing.assert_array_equal(state.obs.action_mask, [[True, False, False]] * 2)

@@ -1,12 +1,12 @@
 """Distributions against float64, and sampling against the probabilities it promises."""
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 
-import cases
-import oracles
 from ludus.networks.distributions import Categorical, Gaussian, TanhGaussian, sampling_noise
 from ludus.spaces import Box, Discrete
 

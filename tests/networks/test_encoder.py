@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ludus.networks.actor_critic import GRU, MLP
+from ludus.networks.builders import GRU, MLP
 from ludus.networks.encoder import Encoder, NatureCNN, convolve, is_image
 from ludus.networks.network import network_for
 from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, unflatten

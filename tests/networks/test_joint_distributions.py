@@ -5,9 +5,10 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 
-import oracles
+from ludus.networks.action_scaling import action_size, to_environment
 from ludus.networks.distributions import (
     Bernoulli,
     Categorical,
@@ -18,7 +19,6 @@ from ludus.networks.distributions import (
     restricted,
     sampling_noise,
 )
-from ludus.networks.layers import action_size, to_environment
 from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 SIZES = (3, 1, 4, 2)

@@ -3,17 +3,20 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
+from cases import CONTINUOUS, DISCRETE
 from flax import nnx
 
-import oracles
-from cases import CONTINUOUS, DISCRETE
-from ludus.networks.actor_critic import GRU, MLP, ActionHead, ActorCritic
+from ludus.networks.action_scaling import to_environment
+from ludus.networks.actor_critic import ActionHead, ActorCritic
+from ludus.networks.builders import GRU, MLP
 from ludus.networks.distributions import Categorical, Gaussian
-from ludus.networks.layers import ACTIVATIONS, as_vector, to_environment
-from ludus.networks.memory import one_step_each, through_time
+from ludus.networks.layers import ACTIVATIONS
 from ludus.networks.network import Leaves, Network, network_for
+from ludus.networks.recurrence import memory_of, span
 from ludus.networks.soft_actor_critic import ActorOf, CriticOf
+from ludus.networks.vectors import as_vector
 from ludus.spaces import Box, Discrete
 from ludus.types import LudusError, Spec
 
@@ -139,9 +142,10 @@ def test_weights_start_orthogonal_with_their_gains_and_biases_at_zero(spec):
 def test_a_recurrent_unit_starts_orthogonal_with_gain_one():
     network = network_for(GRU(8, (4,)), DISCRETE)
     p = parameters_by_name(network, network.initialize(KEY))
-    assert_orthogonal(p["from_input/kernel"], 1.0)
-    assert_orthogonal(p["from_memory/kernel"], 1.0)
-    assert not p["from_input/bias"].any() and not p["from_memory/bias"].any()
+    for part in ("actor_memory", "critic_memory"):
+        assert_orthogonal(p[f"{part}/from_input/kernel"], 1.0)
+        assert_orthogonal(p[f"{part}/from_memory/kernel"], 1.0)
+        assert not p[f"{part}/from_input/bias"].any() and not p[f"{part}/from_memory/bias"].any()
 
 
 def test_the_standard_deviation_starts_at_one_and_does_not_depend_on_the_observation():
@@ -182,19 +186,23 @@ def test_gradients_do_not_leak_between_actor_and_critic(spec):
 # Memory
 
 
-@pytest.fixture(scope="module")
-def recurrent() -> tuple[Network, np.ndarray]:
-    network = network_for(GRU(4, (5,)), DISCRETE)
+@pytest.fixture(scope="module", params=[False, True], ids=["apart", "shared"])
+def recurrent(request) -> tuple[Network, np.ndarray]:
+    network = network_for(GRU(4, (5,), shared=request.param), DISCRETE)
     return network, moved(network)
 
 
 def test_the_recurrent_unit_equals_a_hand_written_one(recurrent):
     network, parameters = recurrent
     memory = np.random.default_rng(4).normal(size=(6, 4)).astype(np.float32)
-    after, features = jax.jit(lambda v: network.merge(v).remember(memory, OBS))(parameters)
-    expected = oracles.gru(oracles.Model(network).by_name(oracles.flat(parameters)), memory, OBS)
-    np.testing.assert_allclose(after, expected, atol=1e-6)
-    np.testing.assert_array_equal(features, after)
+    for part in ("actor", "critic"):
+        after, features = jax.jit(lambda v, part=part: memory_of(network.merge(v), part).remember(memory, OBS))(
+            parameters
+        )
+        model = oracles.Model(network)
+        expected = model.one_more(oracles.flat(parameters), memory, OBS, part)
+        np.testing.assert_allclose(after, expected, atol=1e-6)
+        np.testing.assert_array_equal(features, after)
 
 
 def test_memory_is_kept_through_an_episode_and_cleared_after_its_end(recurrent):
@@ -203,12 +211,13 @@ def test_memory_is_kept_through_an_episode_and_cleared_after_its_end(recurrent):
     obs, memory = rng.normal(size=(7, 4, 3)).astype(np.float32), rng.normal(size=(4, 4)).astype(np.float32)
     ended = rng.random((7, 4)) < 0.3
     module, model, theta = network.merge(parameters), oracles.Model(network), oracles.flat(parameters)
-    after, features = through_time(module, memory, obs, ended)
-    expected, _ = model.through_time(theta, memory, obs, ended)
-    np.testing.assert_allclose(features, expected, atol=1e-5)
-    np.testing.assert_allclose(after, expected, atol=1e-5)
-    following = one_step_each(module, after, obs)
-    np.testing.assert_allclose(following, model.one_more(theta, expected, obs), atol=1e-5)
+    for part in ("actor", "critic"):
+        seen = span(module, part, memory, obs, obs, ended, 3)
+        expected, _ = model.through_time(theta, memory, obs, ended, part)
+        np.testing.assert_allclose(seen.features, expected, atol=1e-5)
+        np.testing.assert_allclose(seen.next_features, model.one_more(theta, expected, obs, part), atol=1e-5)
+        before = np.concatenate([memory[None], np.where(ended[..., None], 0.0, expected)])
+        np.testing.assert_allclose(seen.memories, before[[0, 3, 6, 7]], atol=1e-5)
 
 
 def test_an_episode_starts_with_an_empty_memory_and_forgets_the_one_before(recurrent):
@@ -217,8 +226,8 @@ def test_an_episode_starts_with_an_empty_memory_and_forgets_the_one_before(recur
     assert not module.initial_memory(3).any() and module.initial_memory(3).shape == (3, 4)
     obs, ended = np.resize(OBS, (5, 1, 3)), np.zeros((5, 1), bool)
     ended[2] = True
-    features = through_time(module, jnp.full((1, 4), 0.7), obs, ended)[1]
-    fresh = through_time(module, module.initial_memory(1), obs[3:], ended[3:])[1]
+    features = span(module, "actor", jnp.full((1, 4), 0.7), obs, None, ended, 5).features
+    fresh = span(module, "actor", module.initial_memory(1), obs[3:], None, ended[3:], 2).features
     np.testing.assert_allclose(features[3:], fresh, rtol=1e-6)
 
 

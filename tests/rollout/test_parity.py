@@ -5,19 +5,22 @@ import itertools
 import jax
 import numpy as np
 import pytest
+import zoo
+from cases import told
+from dressed import DressedEnv
+from oracles import flat
 
 import ludus
-import zoo
-from dressed import DressedEnv
-from ludus.envs.classic import CLASSIC
-from ludus.envs.probes import PROBES
-from ludus.envs.vector import VectorEnv
-from ludus.learning.algorithm import as_arrays
-from ludus.learning.minibatch import blank_padding
+from ludus.algorithms.hyperparameters import as_arrays
+from ludus.algorithms.minibatch import blank_padding
+from ludus.envs.batch import JaxEnv
+from ludus.envs.native.classic_control import CLASSIC
+from ludus.envs.native.probes import PROBES
 from ludus.rollout import compiled, host
-from ludus.seeding import stream
+from ludus.runtime.rng import stream
 from ludus.types import RolloutKeys, Spec
-from oracles import flat
+
+pytestmark = pytest.mark.slow
 
 SMALL = {"batch_size": 64, "minibatch_size": 32, "epochs_per_update": 2}
 CASES = {
@@ -38,7 +41,7 @@ HOW = {"steps": (0, None), "episodes": (1, None), "trajectories": (6, None), "li
 
 def rollouts(case: str, how: str, num_envs: int = 4):
     make, ppo = CASES[case]
-    env = VectorEnv(make(), num_envs, case, max_episode_steps=11)
+    env = JaxEnv(make(), num_envs, case, max_episode_steps=11)
     algorithm = as_arrays(ppo)
     state = ppo.init(stream(0, "init"), Spec(env.observation_space, env.action_space, num_envs))
     policy = ppo.policy(state)
@@ -57,7 +60,7 @@ def rollouts(case: str, how: str, num_envs: int = 4):
     )
 
 
-def collected(env: VectorEnv, num_steps: int, threshold: int = 0, episodes_left=None):
+def collected(env: JaxEnv, num_steps: int, threshold: int = 0, episodes_left=None):
     ppo = ludus.PPO(**SMALL)
     policy = ppo.policy(ppo.init(stream(0, "init"), Spec(env.observation_space, env.action_space, env.num_envs)))
     keys = RolloutKeys(*(stream(1, name) for name in RolloutKeys._fields))
@@ -89,7 +92,7 @@ def test_both_collectors_give_the_same_rollout_and_the_same_update(case, how):
     assert (rollout.steps.valid is None) == (host_rollout.steps.valid is None) == (how == "steps")
     assert_close(shown(rollout), shown(host_rollout))
     assert_close(stats, host_stats._replace(seconds=()))  # only the host can tell what its time went on
-    update = jax.jit(lambda algorithm, state, rollout: algorithm.update(state, rollout, stream(2, "update")))
+    update = jax.jit(lambda algorithm, state, rollout: told(algorithm, state, rollout, stream(2, "update")))
     learnt, metrics = update(algorithm, state, rollout)
     host_learnt, host_metrics = update(algorithm, state, host_rollout)
     assert not np.allclose(flat(learnt.parameters), flat(state.parameters))
@@ -124,7 +127,7 @@ def test_whole_episodes_are_one_for_each_environment_and_cut_with_bootstrap():
 
 @pytest.mark.requirement("S3.12", "S3.13")
 def test_trajectories_are_whole_and_follow_each_other_until_there_are_enough_steps():
-    _, rollout, stats = collected(VectorEnv(CLASSIC["CartPole-v1"](), 4, "short", 25), num_steps=54, threshold=30)
+    _, rollout, stats = collected(JaxEnv(CLASSIC["CartPole-v1"](), 4, "short", 25), num_steps=54, threshold=30)
     steps = jax.tree.map(np.asarray, rollout.steps)
     ended, length = steps.terminated | steps.truncated, steps.valid.sum(axis=0)
     assert (length >= 30).all() and len(set(length)) > 1
@@ -138,7 +141,7 @@ def test_trajectories_are_whole_and_follow_each_other_until_there_are_enough_ste
 @pytest.mark.requirement("S1.15")
 @pytest.mark.parametrize("threshold", [0, 30], ids=["steps", "trajectories"])
 def test_the_last_rollout_is_cut_at_the_episode_that_reached_the_limit(threshold):
-    env = VectorEnv(CLASSIC["CartPole-v1"](), 4, "short", 25)
+    env = JaxEnv(CLASSIC["CartPole-v1"](), 4, "short", 25)
     carry, rollout, stats = collected(env, num_steps=54, threshold=threshold, episodes_left=np.int32(3))
     steps = jax.tree.map(np.asarray, rollout.steps)
     ended = steps.terminated | steps.truncated
@@ -152,7 +155,7 @@ def test_the_last_rollout_is_cut_at_the_episode_that_reached_the_limit(threshold
 
 
 def test_an_episode_longer_than_the_rollout_is_truncated_not_terminated_and_not_reported():
-    _, rollout, stats = collected(VectorEnv(CLASSIC["Pendulum-v1"](), 2, "pendulum"), num_steps=8, threshold=1)
+    _, rollout, stats = collected(JaxEnv(CLASSIC["Pendulum-v1"](), 2, "pendulum"), num_steps=8, threshold=1)
     assert np.asarray(rollout.steps.truncated)[-1].all()
     assert not np.asarray(rollout.steps.terminated).any()
     assert stats.episodes == 0 and stats.cut == 2, "nobody knows what its return would have been"

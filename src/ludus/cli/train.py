@@ -10,13 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.cli import words
-from ludus.cli.words import SIGNALLED, Parser, add_allow_code, complain, newest_run
+from ludus.cli import arguments as words
+from ludus.cli.arguments import SIGNALLED, Parser, add_allow_code, complain, newest_run
 from ludus.types import LudusError
 
 if TYPE_CHECKING:
-    from ludus.config import TrainConfig
-    from ludus.trainer import Trainer, TrainResult
+    from ludus.training.config import TrainConfig
+    from ludus.training.trainer import Trainer, TrainResult
 
 TRAIN_USAGE = """\
 usage: ludus train env=ID [key=value ...] [-m] [--config FILE] [--config-dir FOLDER] [--allow-code]
@@ -37,8 +37,9 @@ examples:
 
 def train(words: list[str]) -> int:
     """Train an agent, or one for each combination of a sweep."""
-    from ludus.config import combinations, compose, help_text
-    from ludus.config_files import OwnFiles
+    from ludus.training.config import compose, help_text
+    from ludus.training.config_files import OwnFiles
+    from ludus.training.config_words import combinations
 
     parser = Parser(prog="ludus train", add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
@@ -67,25 +68,27 @@ def resume(words: list[str]) -> int:
     parser.add_argument("words", nargs="*", metavar="RUN", help="run folder (default: the newest in runs/)")
     parser.add_argument("--from", dest="start", default="latest", metavar="STEP", help="latest, best or a step")
     add_allow_code(parser)
-    parser.add_argument("--fallback", action="store_true", help="if the checkpoint is damaged, take the one before")
+    parser.add_argument("--fallback", action="store_true", help="go on with what is whole, if something is damaged")
     given = parser.parse_intermixed_args(words)
-    from ludus import autotuning
-    from ludus.config import changes
-    from ludus.tracking.run_folder import read_config, read_identity
-    from ludus.trainer import Trainer
+    from ludus.runs.folder import read_config, read_identity
+    from ludus.runtime import autotuning
+    from ludus.training.config import changes
+    from ludus.training.trainer import Trainer
 
     run, rest = _split_run(given.words)
     values = changes(rest)
     with contextlib.suppress(*[LudusError] * given.fallback):
         autotuning.go_on(run, read_identity(run), read_config(run))
     trainer = Trainer.resume(run, given.start, fallback=given.fallback, **values)
-    return _trained(trainer, {})[0]
+    with contextlib.closing(trainer.env):
+        result = trainer.train()
+    return _told(result, trainer.retreat.was_used)
 
 
 def _trainer(config: "TrainConfig", run_dir: str | Path | None) -> tuple["Trainer", dict[str, Any]]:
-    from ludus import autotuning
-    from ludus.config import build
-    from ludus.trainer import Trainer
+    from ludus.runtime import autotuning
+    from ludus.training.config import build
+    from ludus.training.trainer import Trainer
 
     autotuning.begin(asdict(config), config.deterministic)
     parts = build(config)
@@ -98,15 +101,16 @@ def _run(config: "TrainConfig") -> tuple[int, "TrainResult"]:
     trainer.configured_by = config.sources
     if made_of := [*([f"preset {config.preset}"] if config.preset else []), *config.sources]:
         trainer.record.console.say(" · ".join(made_of))
-    return _trained(trainer, budget)
-
-
-def _trained(trainer: "Trainer", budget: dict[str, Any]) -> tuple[int, "TrainResult"]:
     with contextlib.closing(trainer.env):
         result = trainer.train(**budget)
+    return _told(result, trainer.retreat.was_used), result
+
+
+def _told(result: "TrainResult", has_left_work: bool) -> int:
+    """Say what was reached, and return the exit code; `has_left_work` says that a program was left running."""
     print(result, flush=True)
-    words.has_left_work |= trainer.retreat.was_used
-    return SIGNALLED.get(result.stopped_by, 0), result
+    words.has_left_work |= has_left_work
+    return SIGNALLED.get(result.stopped_by, 0)
 
 
 def _split_run(words: list[str]) -> tuple[Path, list[str]]:
@@ -162,6 +166,6 @@ def _placed(config: "TrainConfig", name: str) -> "TrainConfig":
 
 def _new_folder(config: "TrainConfig") -> Path:
     env = re.sub(r"[^\w.+-]+", "-", config.env.rpartition(":")[2])
-    stem = f"{env}-{config.algorithm['name']}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    stem = f"{env}-{config.algorithm['name'].rpartition(':')[2]}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = itertools.chain([stem], (f"{stem}-{count}" for count in itertools.count(2)))
     return next(path for path in map(Path("runs").joinpath, names) if not path.exists())

@@ -16,8 +16,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ludus.learning.returns import generalized_advantages
-from ludus.types import LudusError, Rollout, Transition
+from ludus.algorithms.advantages import generalized_advantages
+from ludus.types import Array, LudusError, Rollout, Transition
 
 ROWS = ("state", "action", "reward", "next_state", "terminated", "truncated", "value", "log_prob", "sample")
 """What is known of a step. `sample` is the action before it was clipped and scaled to the bounds."""
@@ -83,15 +83,15 @@ class TrajectoryBuffer:
 
     def push(
         self,
-        state: Any,
-        action: Any,
+        state: Array,
+        action: Array,
         reward: float,
-        next_state: Any,
+        next_state: Array,
         terminated: bool,
         truncated: bool,
         value: float,
         log_prob: float,
-        sample: Any = None,
+        sample: Array | None = None,
     ) -> None:
         """Add one step; `next_state` is the true successor, also at the end."""
         if self.is_over:

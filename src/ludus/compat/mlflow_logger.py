@@ -21,13 +21,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.tracking.mlflow.names import Metric, allowed
-from ludus.tracking.mlflow.registry import SCHEME, Registry
-from ludus.tracking.mlflow.store import Store, StoreError
+from ludus.runs.trackers.mlflow.names import Metric, allowed
+from ludus.runs.trackers.mlflow.registry import SCHEME, Registry
+from ludus.runs.trackers.mlflow.store import Store, StoreError
 from ludus.types import LudusError
 
 if TYPE_CHECKING:
-    from ludus.policy import Policy
+    from ludus.algorithms.policy import Policy
 
 MODEL, REGISTERED = "final_model", "registered_model"
 REPORT = "performance_analysis/performance_report.json"
@@ -64,16 +64,16 @@ class MLflowLogger:
         """Keep a file."""
         self._ask(lambda store: store.upload(self._run, Path(path), artifact_path))
 
-    def log_figure(self, figure: Any, artifact_file: str) -> None:
+    def log_figure(self, figure: object, artifact_file: str) -> None:
         """Keep a figure of Matplotlib's (as `.png`, ...) or Plotly's (as `.html`)."""
         self._ask(lambda store: store.upload_figure(self._run, figure, artifact_file))
 
-    def log_report(self, report: Any, artifact_file: str = REPORT) -> None:
+    def log_report(self, report: object, artifact_file: str = REPORT) -> None:
         """Keep a report: a text as it is, anything else as JSON."""
         text = report if isinstance(report, str) else json.dumps(report, indent=1, default=str) + "\n"
         self._ask(lambda store: store.upload_text(self._run, text, artifact_file))
 
-    def log_model(self, model: Any, artifact_path: str = MODEL) -> None:
+    def log_model(self, model: object, artifact_path: str = MODEL) -> None:
         """Keep a policy as a model that MLflow can serve.
 
         Args:
@@ -116,10 +116,10 @@ class MLflowLogger:
         now = time.time_ns() // 1_000_000
         self._run = self._store.create(self._experiment, run_name or f"ppo_run_{now // 1000}", now, {}).id
 
-    def _upload(self, store: Store, model: Any, place: str) -> None:
+    def _upload(self, store: Store, model: object, place: str) -> None:
+        from ludus.algorithms.policy import Policy, load_policy, save_policy
         from ludus.export.mlflow_model import write_model
-        from ludus.policy import Policy, load_policy, save_policy
-        from ludus.tracking.run_folder import CONFIG
+        from ludus.runs.folder import CONFIG
 
         is_path = isinstance(model, str | Path)
         policy = load_policy(model) if is_path else getattr(getattr(model, "agent", model), "policy", model)
@@ -142,7 +142,7 @@ class MLflowLogger:
         return str(Registry(store).register(name, self._run, f"runs:/{self._run}/{copy}", {}))
 
     def _fetched(self, store: Store, address: str) -> "Policy":
-        from ludus.publish import fetch
+        from ludus.training.publish import fetch
 
         if not address.startswith(SCHEME):
             versions = Registry(store).versions(address)

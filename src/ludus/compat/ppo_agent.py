@@ -16,14 +16,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ludus.agent import Agent
+from ludus.algorithms.hyperparameters import as_arrays
+from ludus.algorithms.normalize import normalize
+from ludus.algorithms.ppo import PPO, EpochState, PPOState
+from ludus.algorithms.samples import Samples
 from ludus.compat.ppo_network import PPONetwork
-from ludus.learning.algorithm import as_arrays
-from ludus.learning.normalize import normalize
-from ludus.learning.ppo import PPO, STEP_METRICS, Learner, PPOState, Samples
+from ludus.networks.network import Leaves
+from ludus.runs.metrics import also_called
+from ludus.runtime.packing import MetricVector
 from ludus.spaces import Box, Discrete
-from ludus.tracking.founding_names import founding_names
-from ludus.types import LudusError
+from ludus.training.agent import Agent
+from ludus.types import Array, LudusError, Tree
 
 MINIBATCH_SIZE = 64
 """Where it is not given; or the whole batch, if that is smaller."""
@@ -86,8 +89,13 @@ class PPOAgent:
             settings["minibatch_size"] = (
                 min(MINIBATCH_SIZE, batch_size) if isinstance(batch_size, int) else MINIBATCH_SIZE
             )
-        fixed = {"normalize_observations": self.normalize_observations, "anneal_learning_rate": False}
-        return PPO(**settings, **fixed, value_loss_scale=1.0)
+        return PPO(
+            **settings,
+            normalize_observations=self.normalize_observations,
+            normalize_returns=False,  # the value loss is that of returns as they are
+            value_loss_scale=1.0,
+            anneal_learning_rate=False,
+        )
 
     @property
     def network(self) -> PPONetwork:
@@ -96,33 +104,33 @@ class PPOAgent:
         return PPONetwork(self.observation_dim, self.action_dim).take(learner.network.merge(learner.parameters))
 
     @property
-    def network_params(self) -> Any:
+    def network_params(self) -> Tree:
         """The parameters of actor and critic; others of the same shapes can be set."""
         return self.agent.learner.parameters
 
     @network_params.setter
-    def network_params(self, parameters: Any) -> None:
+    def network_params(self, parameters: Tree) -> None:
         self.agent.learner = replace(self.agent.learner, parameters=tuple(parameters))
 
     @property
-    def optimizer_state(self) -> Any:
+    def optimizer_state(self) -> Tree:
         """Adam's state, which can be set likewise."""
         return self.agent.learner.optimizer
 
     @optimizer_state.setter
-    def optimizer_state(self, optimizer: Any) -> None:
+    def optimizer_state(self, optimizer: Tree) -> None:
         self.agent.learner = replace(self.agent.learner, optimizer=optimizer)
 
     def update_step(
         self,
-        network_params: Any,
-        optimizer_state: Any,
-        observations: Any,
-        actions: Any,
-        old_log_probs: Any,
-        advantages: Any,
-        returns: Any,
-    ) -> tuple[Any, Any, dict[str, float]]:
+        network_params: Tree,
+        optimizer_state: Tree,
+        observations: Array,
+        actions: Array,
+        old_log_probs: Array,
+        advantages: Array,
+        returns: Array,
+    ) -> tuple[Tree, Tree, dict[str, float]]:
         """Make one compiled gradient step on one minibatch; return parameters and optimiser after it, and its metrics.
 
         It changes nothing of the agent: what it returns can be given to the next step, and set as `network_params` and
@@ -130,18 +138,18 @@ class PPOAgent:
         """
         columns = jax.tree.map(jnp.asarray, (observations, actions, old_log_probs, advantages, returns))
         obs, action, log_prob, advantage, target = columns
-        part = Samples(obs, None, action, log_prob, target, advantage, target, None, None, None)
+        part = Samples(obs, None, action, log_prob, target, advantage, target)
         state = replace(self.agent.learner, parameters=tuple(network_params), optimizer=optimizer_state)
-        parameters, optimizer, terms = _gradient_step(as_arrays(self.algorithm), state, part)
-        figures = dict(zip(STEP_METRICS, terms.tolist(), strict=True))
+        parameters, optimizer, report = _gradient_step(as_arrays(self.algorithm), state, part)
+        figures = {name: float(value) for name, value in report.columns().items()}
         del figures["updates"], figures["evaluated"]
-        return parameters, optimizer, figures | founding_names(figures)
+        return parameters, optimizer, figures | also_called(figures)
 
-    def select_action(self, observation: Any, deterministic: bool = False) -> int:
+    def select_action(self, observation: Array, deterministic: bool = False) -> int:
         """Sample an action, or take the best one."""
         return int(self.agent.select_action(observation, deterministic))
 
-    def observe(self, next_observation: Any, reward: float, terminated: bool, truncated: bool) -> None:
+    def observe(self, next_observation: Array, reward: float, terminated: bool, truncated: bool) -> None:
         """Take in what the last selected action led to."""
         self.agent.observe(next_observation, reward, terminated, truncated)
 
@@ -167,8 +175,8 @@ class PPOAgent:
 
 
 @jax.jit
-def _gradient_step(algorithm: PPO, state: PPOState, part: Samples) -> tuple[Any, Any, jax.Array]:
-    learner = Learner(state.parameters, state.optimizer, jnp.asarray(False), jnp.zeros(state.network.size))
+def _gradient_step(algorithm: PPO, state: PPOState, part: Samples) -> tuple[Leaves, Tree, MetricVector]:
+    before = EpochState(state.parameters, state.optimizer, jnp.asarray(False), jnp.zeros(state.network.size))
     part = part._replace(obs=normalize(state.observations, part.obs))
-    new, terms = algorithm.gradient_step(state.network, 1.0, learner, part)
-    return new.parameters, new.optimizer, terms
+    new, report = algorithm.gradient_step(state.network, 1.0, before, part)
+    return new.parameters, new.optimizer, report

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import optax
 
-from ludus.agent import Agent
+from ludus.algorithms.ppo import PPO
 from ludus.compat.buffers import RolloutBuffer
-from ludus.learning.ppo import PPO
-from ludus.networks.actor_critic import MLP
+from ludus.networks.builders import MLP
 from ludus.spaces import Box
-from ludus.types import LudusError
+from ludus.training.agent import Agent
+from ludus.types import Array, LudusError, Tree
 
 PLATFORMS = {"cuda": "gpu"}
 """What the kit calls a device, where JAX calls it otherwise."""
@@ -90,7 +90,7 @@ class PPOClip:
         """Whether there are networks."""
         return self._agent is not None
 
-    def build(self, observation_space: Any, action_space: Any) -> None:
+    def build(self, observation_space: object, action_space: object) -> None:
         """Meet an environment: build the networks for its spaces."""
         self._agent = Agent(self.algorithm, observation_space, action_space, seed=self.seed)
 
@@ -99,12 +99,12 @@ class PPOClip:
         """The last selected action before it was clipped and scaled to the bounds: what a buffer must hold of it."""
         return self.agent.extras["sample"][0]
 
-    def select_action(self, state: Any, deterministic: bool = False) -> tuple[Any, float, float]:
+    def select_action(self, state: Array, deterministic: bool = False) -> tuple[Array, float, float]:
         """Return an action within the bounds, the value of the state, and the log-probability of `sample`."""
         action = self.agent.select_action(state, deterministic)
         return action, float(self.agent.critic(state)), float(self.agent.extras["log_prob"][0])
 
-    def observe(self, next_state: Any, reward: float, terminated: bool, truncated: bool) -> None:
+    def observe(self, next_state: Array, reward: float, terminated: bool, truncated: bool) -> None:
         """Take in what the last selected action led to."""
         self.agent.observe(next_state, reward, terminated, truncated)
         self._is_between = bool(terminated or truncated)
@@ -138,7 +138,7 @@ class PPOClip:
 def _two_rates(actor_lr: float, critic_lr: float) -> optax.GradientTransformation:
     """Return Adam with a learning rate of its own for the critic."""
 
-    def labels(tree: Any) -> Any:
+    def labels(tree: Tree) -> Tree:
         return jax.tree_util.tree_map_with_path(
             lambda path, _: "critic" if "critic" in jax.tree_util.keystr(path) else "actor", tree
         )

@@ -17,14 +17,14 @@ import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from ludus.compat.buffers import Buffer, RolloutBuffer, TrajectoryBuffer
 from ludus.compat.ppo_clip import PPOClip
+from ludus.envs.base import AnyEnv
 from ludus.envs.registry import make_env
-from ludus.keeping import CheckpointOptions
-from ludus.settings import Settings
-from ludus.trainer import Trainer, TrainResult
+from ludus.training.checkpoint_writer import CheckpointOptions
+from ludus.training.settings import Settings
+from ludus.training.trainer import Trainer, TrainResult
 from ludus.types import LudusError
 
 __all__ = ["Buffer", "OnPolicyTrainer", "PPOClip", "RolloutBuffer", "TrajectoryBuffer"]
@@ -35,7 +35,7 @@ class OnPolicyTrainer:
 
     def __init__(
         self,
-        environment: Any,
+        environment: object,
         agent: PPOClip,
         total_timesteps: int = 1_000_000,
         threshold_rollout_length: int = 2048,
@@ -75,7 +75,8 @@ class OnPolicyTrainer:
         if not agent.is_built:
             agent.build(env.observation_space, env.action_space)
         agent.agent.meet(env.observation_space, env.action_space, env.id)
-        room = threshold_rollout_length - env.num_envs + env.num_envs * min(max_episode_len, env.max_episode_steps)
+        longest = min(max_episode_len, env.max_episode_steps or max_episode_len)
+        room = threshold_rollout_length - env.num_envs + env.num_envs * longest
         size = batch_size if batch_num is None else -(-room // batch_num)
         self.agent, self.total_timesteps = agent, total_timesteps
         self.trainer = Trainer(
@@ -113,9 +114,9 @@ class OnPolicyTrainer:
         return result
 
 
-def _limited(environment: Any, max_episode_len: int, num_envs: int | None) -> Any:
+def _limited(environment: object, max_episode_len: int, num_envs: int | None) -> AnyEnv:
     """Make environments whose episodes are not longer than `max_episode_len`, nor than they would be by themselves."""
-    if not hasattr(environment, "remake"):
+    if not isinstance(environment, AnyEnv):
         made = make_env(environment, num_envs or 1)
         if made.max_episode_steps is not None and made.max_episode_steps <= max_episode_len:
             return made

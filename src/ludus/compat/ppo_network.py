@@ -8,7 +8,6 @@ Behind them are the layers and distributions of `ludus.networks`, of which `PPOA
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from flax import nnx
 from ludus.networks.actor_critic import MLPActorCritic
 from ludus.networks.distributions import Categorical
 from ludus.networks.layers import Linear, Torso, generator_from
+from ludus.types import Array
 
 
 class ActorNetwork(nnx.Module):
@@ -35,7 +35,7 @@ class ActorNetwork(nnx.Module):
         self.torso = Torso(observation_dim, hidden_sizes, "tanh", generator)
         self.head = Linear(self.torso.outputs, action_dim, 0.01, generator)
 
-    def __call__(self, observations: Any) -> jax.Array:
+    def __call__(self, observations: Array) -> jax.Array:
         """Return the logits."""
         return self.head(self.torso(jnp.asarray(observations)))
 
@@ -49,7 +49,7 @@ class CriticNetwork(nnx.Module):
         self.torso = Torso(observation_dim, hidden_sizes, "tanh", generator)
         self.head = Linear(self.torso.outputs, 1, 1.0, generator)
 
-    def __call__(self, observations: Any) -> jax.Array:
+    def __call__(self, observations: Array) -> jax.Array:
         """Return the values."""
         return self.head(self.torso(jnp.asarray(observations)))[..., 0]
 
@@ -70,7 +70,7 @@ class PPONetwork(nnx.Module):
         self.actor = ActorNetwork(observation_dim, action_dim, hidden_sizes, rngs=rngs)
         self.critic = CriticNetwork(observation_dim, hidden_sizes, rngs=rngs)
 
-    def __call__(self, observations: Any) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, observations: Array) -> tuple[jax.Array, jax.Array]:
         """Return logits and values."""
         return self.actor(observations), self.critic(observations)
 
@@ -81,11 +81,11 @@ class PPONetwork(nnx.Module):
         return self
 
 
-def evaluate_action(action_logits: Any, action: Any) -> jax.Array:
+def evaluate_action(action_logits: Array, action: Array) -> jax.Array:
     """Return the log-probability of an action among those that the logits are of."""
     return Categorical(jnp.asarray(action_logits)).log_prob(jnp.asarray(action))
 
 
-def get_entropy(action_logits: Any) -> jax.Array:
+def get_entropy(action_logits: Array) -> jax.Array:
     """Return the entropy, in nats, of the choice that the logits are of."""
     return Categorical(jnp.asarray(action_logits)).entropy()

@@ -19,17 +19,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ludus.callback import EVALUATION_NAMES
+from ludus.algorithms.hyperparameters import as_arrays
 from ludus.compat.ppo_agent import PPOAgent
 from ludus.compat.ppo_network import ActorNetwork, CriticNetwork, PPONetwork, evaluate_action, get_entropy
-from ludus.convergence import ConvergenceOptions
+from ludus.envs.base import AnyEnv
 from ludus.envs.registry import make_env
-from ludus.learning.algorithm import as_arrays
-from ludus.seeding import stream
-from ludus.settings import Settings
-from ludus.tracking.run_folder import read_journal
-from ludus.tracking.tracker import TrackingOptions
-from ludus.trainer import Trainer
+from ludus.runs.journal import read_journal
+from ludus.runs.metrics import SUMMARY_ALIASES
+from ludus.runs.trackers.base import TrackingOptions
+from ludus.runtime.rng import stream
+from ludus.training.settings import Settings
+from ludus.training.stopping import ConvergenceOptions
+from ludus.training.trainer import Trainer
 from ludus.types import LudusError, RolloutKeys
 
 __all__ = [
@@ -64,7 +65,7 @@ class CartPoleWrapper:
         ends = bool(step.terminated[0]), bool(step.truncated[0])
         return np.array(step.next_obs[0]), float(step.reward[0]), *ends, {}
 
-    def batch(self, num_envs: int, max_episode_steps: int) -> Any:
+    def batch(self, num_envs: int, max_episode_steps: int) -> AnyEnv:
         """Return the environments that a trainer steps."""
         return make_env("CartPole-v1", num_envs, max_episode_steps=min(max_episode_steps, self.max_episode_steps))
 
@@ -115,7 +116,7 @@ class PPOTrainer:
         algorithm = agent.algorithm_with(**hyperparameters)
         agent.agent.meet(played.observation_space, played.action_space, played.id)
         if collect == "episodes":  # room for the longest one
-            algorithm = replace(algorithm, batch_size=num_envs * played.max_episode_steps)
+            algorithm = replace(algorithm, batch_size=num_envs * (played.max_episode_steps or max_steps_per_episode))
         self.trainer = Trainer(
             algorithm,
             played,
@@ -168,7 +169,7 @@ class PPOTrainer:
         """Let the agent, as it is now, play greedy episodes on environments that training never sees."""
         self._take_over()
         summary = self.trainer.evaluate(num_episodes).summary()
-        return {name: summary[ours] for name, ours in EVALUATION_NAMES.items()}
+        return {name: summary[ours] for name, ours in SUMMARY_ALIASES.items()}
 
     def collect_episode(self, number: int = 0) -> dict[str, jax.Array]:
         """Return one exploring episode of the agent as it is now; another `number` plays another one.
@@ -179,9 +180,9 @@ class PPOTrainer:
         trainer = self.trainer
         keys = RolloutKeys(*(stream(trainer.settings.seed, f"episode {number} {name}") for name in RolloutKeys._fields))
         arrays, policy = as_arrays(trainer.algorithm), trainer.algorithm.policy(trainer.state.learner)
-        collect = partial(
-            trainer.loop.runner.collect, env=trainer.env, num_steps=trainer.env.max_episode_steps, threshold=1
-        )
+        longest = trainer.env.max_episode_steps
+        assert longest is not None  # CartPole's
+        collect = partial(trainer.loop.runner.collect, env=trainer.env, num_steps=longest, threshold=1)
         carry = trainer.state.carry
         steps = trainer.loop.runner.whole(collect)(algorithm=arrays, policy=policy, carry=carry, keys=keys)[1].steps
         rows = np.asarray(steps.valid)[:, 0]

@@ -1,18 +1,31 @@
-"""The two kinds of environment that the rest of the package knows.
+"""Environments as the rest of the package knows them: single simulators, and batches of two kinds.
 
-`Environment` is one simulator as pure JAX functions; `envs.vector.VectorEnv` makes a batch of it.
-`HostEnv` is a batch of anything else, stepped from Python. Both deliver same-step resets with the true
-successor kept, so a learner never learns which one it was fed by.
+`Environment` is one simulator as pure JAX functions; `envs.batch.JaxEnv` makes a batch of it. `HostEnv` is a batch of
+anything else, stepped from Python. Both kinds reset an ended episode within the same step and keep its true last
+observation, so a learner need not know which kind it learns from. `AnyEnv` is what both have.
 """
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from ludus.envs.episode_info import EpisodeInfo
-from ludus.spaces import Space, flatten, leaves, map_leaves, mask_size, unflatten
-from ludus.types import LudusError, Step
+from ludus.envs.host.action_log import Recalled
+from ludus.envs.host.info_stats import EpisodeInfo
+from ludus.spaces import Space
+from ludus.types import LudusError, Step, Tree
+
+if TYPE_CHECKING:
+    import jax  # worker processes of host environments import this file, and have no use for JAX
+
+State: TypeAlias = Tree
+"""A pytree of arrays: whatever a JAX environment must remember of its running episode."""
+Observation: TypeAlias = Tree
+"""An array, or dicts and tuples of arrays, as the observation space says; `Masked` where actions can be forbidden."""
+Action: TypeAlias = Tree
+"""An array, or dicts and tuples of arrays, as the action space says."""
+Options: TypeAlias = Mapping[str, Any] | tuple[tuple[str, Any], ...]
+"""Names and values, as `dict` takes them."""
 
 
 class Environment:
@@ -28,99 +41,120 @@ class Environment:
     return_threshold: ClassVar[float | None] = None
     """The mean return from which on the task counts as solved; None if nobody has said."""
 
-    def reset(self, key: Any) -> tuple[Any, Any]:
+    def reset(self, key: "jax.Array") -> tuple[State, Observation]:
         """Start an episode: `(state, obs)`."""
         raise NotImplementedError
 
-    def step(self, state: Any, action: Any, key: Any) -> tuple[Any, Step]:
+    def step(self, state: State, action: Action, key: "jax.Array") -> tuple[State, Step]:
         """Advance one step; the returned `Step` is what happened before any reset."""
         raise NotImplementedError
 
-    def action_mask(self, state: Any) -> Any:
+    def action_mask(self, state: State) -> "jax.Array | None":
         """Return which actions are allowed in a state, as `ludus.Masked` says; None if all always are."""
         return None
 
 
-def check_environment(env: Environment, id: str) -> None:
-    """Refuse an environment that does not keep the contract, by asking for the shapes of one reset and one step."""
-    import jax  # here, because worker processes of host environments import this file and have no use for JAX
+class Supply:
+    """What a batch draws its starts from, if that is read from a disk while a run goes on: here, nothing is."""
 
-    for name in ("observation_space", "action_space"):
-        if not isinstance(getattr(env, name, None), Space):
-            raise LudusError(f"{id}: {name} must be a space of ludus.spaces, such as Box or Discrete")
-    try:
-        hash(env)
-    except TypeError as error:
-        raise LudusError(f"{id}: must be hashable: a frozen dataclass without arrays or lists ({error})") from error
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    action = map_leaves(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), env.action_space)
-    state, obs = _shapes(env.reset, f"{id}: reset(key) must return (state, obs)", key)
-    after, step = _shapes(
-        env.step, f"{id}: step(state, action, key) must return (state, ludus.Step)", state, action, key
-    )
-    if not isinstance(step, Step):
-        raise LudusError(f"{id}: step must return (state, ludus.Step), got {type(step).__name__}")
-    _check_observation(env, id, "reset", obs)
-    _check_observation(env, id, "step", step.obs)
-    _check_mask(env, id, state)
-    for what, got, wanted in (
-        ("the reward", step.reward, ()),
-        ("terminated", step.terminated, ()),
-        ("truncated", step.truncated, ()),
-    ):
-        if getattr(got, "shape", None) != wanted:
-            raise LudusError(
-                f"{id}: {what} has shape {getattr(got, 'shape', type(got).__name__)}, but must have {wanted}"
-            )
-    if jax.tree.map(lambda x: (x.shape, x.dtype), state) != jax.tree.map(lambda x: (x.shape, x.dtype), after):
-        raise LudusError(f"{id}: step must return a state of the same shapes and types as reset")
-    if step.terminated.dtype != bool or step.truncated.dtype != bool:
-        raise LudusError(f"{id}: terminated and truncated must be booleans")
+    data: Tree = ()
+    """What is on the device of it: handed to every program, and no part of a checkpoint."""
+
+    def first(self) -> Tree:
+        """Return what drawing remembers before the first episode; a checkpoint holds it."""
+        return ()
+
+    def take_up(self, starts: Tree) -> None:
+        """Bring to the device what is drawn from after a checkpoint that held this."""
+
+    def until_next(self, iteration: int) -> int | None:
+        """Return how many iterations may be made until what is on the device is exchanged; None if it never is."""
+        return None
+
+    def exchanged(self, starts: Tree, iteration: int) -> Tree | None:
+        """Before an iteration, exchange it if that is due; return what drawing remembers then, or None if it is not."""
+        return None
 
 
-def _check_observation(env: Environment, id: str, method: str, obs: Any) -> None:
-    """Compare shapes leaf by leaf, and bytes with bytes: only those are scaled by their bounds."""
-    import jax
+@runtime_checkable
+class AnyEnv(Protocol):
+    """A batch of either kind: the attributes and methods that both kinds have."""
 
-    space, what = env.observation_space, f"{id}: the observation of {method}"
-    try:
-        parts = flatten(space, obs)
-    except ValueError as error:
-        raise LudusError(f"{what} is unlike its space: {error}") from error
-    for (name, leaf), part in zip(leaves(space), parts, strict=True):
-        where = f"{what} {name!r}" if name else what
-        got = getattr(part, "shape", type(part).__name__)
-        if got != leaf.shape:
-            raise LudusError(f"{where} has shape {got}, but must have {leaf.shape}")
-        if (part.dtype == np.uint8) != (leaf.dtype == "uint8"):
-            raise LudusError(f"{where} is {part.dtype}, but its space says {leaf.dtype}")
-    if jax.tree.structure(obs) != jax.tree.structure(unflatten(space, parts)):
-        raise LudusError(f"{what} must be made of plain dicts and tuples, got {type(obs).__name__}")
+    @property
+    def id(self) -> str:
+        """Library and name, as `make_env` takes them again; `object:` and a class for what was made in Python."""
+        ...
 
+    @property
+    def options(self) -> Options:
+        """The options that `make_env` was given, for the record."""
+        ...
 
-def _check_mask(env: Environment, id: str, state: Any) -> None:
-    import jax
+    @property
+    def num_envs(self) -> int:
+        """The number of environments in the batch."""
+        ...
 
-    mask, size = jax.eval_shape(env.action_mask, state), mask_size(env.action_space)
-    if mask is None:
-        return
-    if size is None:
-        raise LudusError(
-            f"{id}: has an action_mask, but masks are for Discrete and MultiDiscrete actions, not {env.action_space}"
-        )
-    if getattr(mask, "shape", None) != (size,) or mask.dtype != bool:
-        got = f"{mask.dtype} of shape {mask.shape}" if hasattr(mask, "shape") else type(mask).__name__
-        raise LudusError(f"{id}: action_mask must return {size} booleans for {env.action_space}, got {got}")
+    @property
+    def observation_space(self) -> Space:
+        """The space of one environment's observations."""
+        ...
 
+    @property
+    def action_space(self) -> Space:
+        """The space of one environment's actions."""
+        ...
 
-def _shapes(function: Any, contract: str, *arguments: Any) -> tuple[Any, Any]:
-    import jax
+    @property
+    def return_threshold(self) -> float | None:
+        """The mean return from which on the task counts as solved; None if nobody has said."""
+        ...
 
-    try:
-        first, second = jax.eval_shape(function, *arguments)
-    except (TypeError, ValueError) as error:
-        raise LudusError(f"{contract} ({str(error).splitlines()[0]})") from error
-    return first, second
+    @property
+    def max_episode_steps(self) -> int | None:
+        """The limit of steps that episodes have; None if none is known."""
+        ...
+
+    @property
+    def env_wrappers(self) -> Sequence[str | dict[str, Any]]:
+        """The wrappers that `make_env` was given, for the record."""
+        ...
+
+    @property
+    def worker_settings(self) -> dict[str, Any]:
+        """The keys about workers that `make_env` was given, for the record: a number where "auto" was asked for."""
+        ...
+
+    @property
+    def placement(self) -> str:
+        """In words, where the environments are stepped and why there; empty if there is nothing to say."""
+        ...
+
+    @property
+    def has_pictures(self) -> bool:
+        """True if an environment of this kind can draw itself."""
+        ...
+
+    @property
+    def num_held_out(self) -> int | None:
+        """How many scenarios the evaluation set has; None where episodes are not drawn from scenarios."""
+        ...
+
+    def remake(self, num_envs: int) -> "AnyEnv":
+        """Return separate environments of the same kind, for evaluation."""
+        ...
+
+    def supply(self, seed: int) -> Supply:
+        """Return what a run with this seed draws its starts from."""
+        ...
+
+    def led(self, names: Sequence[str]) -> "AnyEnv":
+        """Return environments whose parameters of these names a curriculum can lead; LudusError if there are none."""
+        ...
+
+    def close(self) -> None:
+        """Free what the environments hold."""
+        ...
 
 
 class HostStep(NamedTuple):
@@ -130,60 +164,84 @@ class HostStep(NamedTuple):
     start of another. It is None from an environment that cannot break.
     """
 
-    next_obs: Any
-    obs: Any
+    next_obs: Observation
+    obs: Observation
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
     info: Sequence[EpisodeInfo] = ()
-    """What `info` came to so far in every running episode, for consecutive parts of the batch."""
+    """The sums of `info` so far in every running episode, for consecutive parts of the batch."""
     broken: np.ndarray | None = None
 
 
 class HostEnv(Protocol):
     """A batch of environments that live outside JAX. Arrays it returns may be reused by the next call.
 
-    Observations and actions are arrays `[num_envs, ...]`, or dicts and tuples of them as the spaces say; observations
-    of an environment with action masks are `Masked`.
+    A subclass has the defaults of what is optional; `AnyEnv` says what each attribute means. Observations and actions
+    are arrays `[num_envs, ...]`, or dicts and tuples of them as the spaces say; observations of an environment with
+    action masks are `Masked`.
     """
 
     id: str
-    options: Any
-    """What `make_env` was given besides the id, for the record: pairs of name and value."""
+    options: dict[str, Any]
     num_envs: int
     observation_space: Space
     action_space: Space
-    return_threshold: float | None
-    """The mean return from which on the task counts as solved; None if nobody has said."""
-    max_episode_steps: int | None
-    """The limit of steps that episodes have; None if none is known."""
-    needs_restart: bool
-    """Whether running episodes are lost, so that the next rollout must begin with `restart`."""
+    return_threshold: float | None = None
+    max_episode_steps: int | None = None
+    env_wrappers: Sequence[str | dict[str, Any]] = ()
+    placement: str = ""
+    needs_restart: bool = False
+    """True if running episodes are lost, so that the next rollout must begin with `restart`."""
 
-    def reset(self, seeds: Sequence[int]) -> Any:
+    @property
+    def worker_settings(self) -> dict[str, Any]:
+        """The keys about workers that `make_env` was given: by default, that there are none."""
+        return {"num_workers": 0}
+
+    @property
+    def has_pictures(self) -> bool:
+        """True if an environment of this kind can draw itself."""
+        return False
+
+    def reset(self, seeds: Sequence[int]) -> Observation:
         """Start one episode in each of the first `len(seeds)` environments, seeded one by one."""
-        ...
+        raise NotImplementedError
 
-    def step(self, action: Any) -> HostStep:
+    def step(self, action: Action) -> HostStep:
         """Advance every environment; those that ended have been reset already."""
-        ...
+        raise NotImplementedError
 
     def snapshot(self) -> dict[str, Any]:
         """Return, as arrays or as `Growing` ones, what it takes to come back to where the environments are."""
-        ...
+        raise NotImplementedError
 
-    def restore(self, saved: dict[str, Any]) -> Any:
-        """Come back to where a snapshot was taken, as far as that is possible; return a `Recalled`."""
-        ...
+    def restore(self, saved: dict[str, np.ndarray]) -> Recalled:
+        """Come back to where a snapshot was taken, as far as that is possible."""
+        raise NotImplementedError
 
-    def restart(self) -> Any:
+    def restart(self) -> Observation:
         """Give running episodes up and start others; return what they show."""
-        ...
+        raise NotImplementedError
+
+    @property
+    def num_held_out(self) -> int | None:
+        """That episodes are not drawn from scenarios."""
+        return None
 
     def remake(self, num_envs: int) -> "HostEnv":
         """Return separate environments of the same kind, for evaluation."""
-        ...
+        raise NotImplementedError
+
+    def supply(self, seed: int) -> Supply:
+        """Return that nothing is drawn from."""
+        return Supply()
+
+    def led(self, names: Sequence[str]) -> "HostEnv":
+        """Return itself, where no names are given: nothing outside JAX can be led."""
+        if names:
+            raise LudusError(f"curriculum.{names[0]}: {self.id} is not written in JAX, and has no parameters to lead")
+        return self
 
     def close(self) -> None:
-        """Free what the environments hold."""
-        ...
+        """Free what the environments hold; by default, nothing."""

@@ -3,27 +3,32 @@
 import difflib
 import logging
 import math
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from ludus import own_code, withheld
-from ludus.envs.base import Environment, HostEnv, check_environment
-from ludus.envs.classic import CLASSIC
-from ludus.envs.vector import VectorEnv
-from ludus.envs.workers import WorkerEnv, WorkerOptions, is_from_script, sendable, workers_that_pay
+from ludus.envs import user_env
+from ludus.envs.base import Environment, HostEnv
+from ludus.envs.batch import JaxEnv
+from ludus.envs.checks import check_environment, check_scenarios
+from ludus.envs.names import OWN, Wrapper, as_wrappers, code_in, parsed
+from ludus.envs.native.classic_control import CLASSIC
+from ludus.envs.native.memory_tasks import MEMORY_TASKS
+from ludus.envs.scenarios.options import arranged, source_of, taken
+from ludus.envs.workers.supervisor import WorkerEnv, WorkerOptions
+from ludus.runtime import secrets, user_code
 from ludus.types import LudusError
 
-LIBRARIES = ("jax", "gym", "envpool")
 FAITHFUL_IN_ENVPOOL = frozenset(
     ("BipedalWalker-v3", "HalfCheetah-v5", "Hopper-v5", "InvertedPendulum-v5", "Swimmer-v5", "Walker2d-v5")
 )
 """Gymnasium's ids whose environments in EnvPool were shown to be the same; docs/en/envpool.md says how."""
 WORKER_KEYS = ("num_workers", "worker_timeout", "on_worker_fault")
-"""What `make_env` takes besides the environment's own options and wrappers."""
+"""The keys about workers: `make_env` takes them besides the environment's own options and wrappers."""
+NATIVE: dict[str, Callable[..., Environment]] = {**CLASSIC, **MEMORY_TASKS}
+"""Our own environments, by id."""
 
 _log = logging.getLogger(__name__)
 
@@ -34,19 +39,15 @@ def register_env(name: str, make: Callable[..., Any]) -> None:
     """Give an environment a name for `make_env`, in this process.
 
     Args:
-        name: what `env=` will be; it may not contain a colon.
+        name: what `env=` will be, without a colon; another class or function may not have it.
         make: a class or function that returns a `ludus.Environment` or a `gymnasium.Env`; it is called with the
             options given to `make_env`.
     """
-    if ":" in name or not name:
-        raise LudusError(f"register_env: name={name!r} may not be empty or contain a colon")
-    if not callable(make):
-        raise LudusError(f"register_env: make={make!r} must be a class or a function that returns an environment")
-    _registered[name] = make
+    user_code.enter(_registered, name, make, "register_env")
 
 
 def make_env(
-    env: Any,
+    env: object,
     num_envs: int = 1,
     *,
     num_workers: int | str = 0,
@@ -54,13 +55,13 @@ def make_env(
     on_worker_fault: str = "restart",
     env_wrappers: Sequence[str | dict[str, Any]] = (),
     **options: Any,
-) -> VectorEnv | HostEnv:
+) -> JaxEnv | HostEnv:
     """Make a batch of environments.
 
     Args:
         env: an id such as "CartPole-v1", with "jax:", "gym:" or "envpool:" before it to pick the library; an id of a
-            Gymnasium package with the module that registers it, as in "gym:highway_env:highway-fast-v0"; a registered
-            name; a `ludus.Environment`; or a `gymnasium.Env` class or instance.
+            Gymnasium package with the module that registers it, as in "gym:highway_env:highway-fast-v0"; your own code
+            as "my_module:MyEnv"; a registered name; a `ludus.Environment`; or a `gymnasium.Env` class or instance.
         num_envs: how many copies run side by side.
         num_workers: processes that Gymnasium environments are spread over; 0 steps them in this process, "auto"
             measures a few steps and takes what is faster.
@@ -73,119 +74,98 @@ def make_env(
     """
     if isinstance(num_envs, bool) or not isinstance(num_envs, Integral) or num_envs < 1:
         raise LudusError(f"num_envs={num_envs}: must be an integer of at least 1")
-    workers = _Workers(num_workers, worker_timeout, on_worker_fault, as_wrappers(env_wrappers))
-    workers.check(int(num_envs))
-    withheld.filled("env_options", options)  # all are there, and this process knows what not to write down
-    withheld.filled("env_wrappers", [wrapper.arguments for wrapper in workers.wrappers])
-    batch = _make(env, int(num_envs), options, workers)
-    if workers.wrappers and not hasattr(batch, "env_wrappers"):
+    asked = _Asked(int(num_envs), options, num_workers, worker_timeout, on_worker_fault, as_wrappers(env_wrappers))
+    asked.check()
+    batch = _make(env, asked)
+    if asked.wrappers and not batch.env_wrappers:
         batch.close()
         raise LudusError(f"env_wrappers: {batch.id} takes none; they are for Gymnasium's environments, as gym:... is")
-    if isinstance(num_workers, int) and num_workers and not getattr(batch, "num_workers", 0):
+    if isinstance(num_workers, int) and num_workers and not batch.worker_settings["num_workers"]:
         batch.close()
         raise LudusError(f"num_workers={num_workers}: {batch.id} does not step in worker processes; leave it out")
     return batch
 
 
-class Wrapper(NamedTuple):
-    """A wrapper by name, and its arguments."""
+class _Asked(NamedTuple):
+    """The arguments of `make_env` besides the environment."""
 
-    name: str
-    arguments: dict[str, Any]
-
-    @property
-    def plain(self) -> str | dict[str, Any]:
-        """It as a configuration holds it."""
-        return {"name": self.name, **self.arguments} if self.arguments else self.name
-
-
-def as_wrappers(given: Any) -> list[Wrapper]:
-    """Read what a user or a configuration says of wrappers."""
-    if isinstance(given, str | dict) or not isinstance(given, Sequence):
-        raise LudusError(f"env_wrappers={given}: must be a list, as in [gymnasium.wrappers:FlattenObservation]")
-    wrappers = []
-    for entry in given:
-        words = {"name": entry} if isinstance(entry, str) else dict(entry) if isinstance(entry, dict) else {}
-        name = words.pop("name", None)
-        if not isinstance(name, str) or ":" not in name or not all(isinstance(word, str) for word in words):
-            raise LudusError(
-                f"env_wrappers: {entry!r} must be module:Name, or {{name: module:Name, argument: value}} with arguments"
-            )
-        wrappers.append(Wrapper(name, words))
-    return wrappers
-
-
-def code_in(env: Any, wrappers: Sequence[Wrapper]) -> list[str]:
-    """Return the names of code, each a `module:Name`, that an id and wrappers hold."""
-    library, name = _split(env) if isinstance(env, str) else ("", "")
-    own = [name] if library == "gym" and ":" in name else []
-    return own + [wrapper.name for wrapper in wrappers]
-
-
-class _Workers(NamedTuple):
-    """What was asked about how Gymnasium's environments are run: in worker processes, and in which wrappers."""
-
-    count: int | str
+    num_envs: int
+    options: dict[str, Any]
+    num_workers: int | str
     timeout: float
     on_fault: Any
     wrappers: list[Wrapper]
 
-    def check(self, num_envs: int) -> None:
+    def check(self) -> None:
         """Refuse what cannot be, before any environment is made."""
-        if self.count != "auto" and (isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 0):
-            raise LudusError(f"num_workers={self.count}: must be auto or an integer of at least 0")
-        if isinstance(self.count, int) and self.count > num_envs:
-            raise LudusError(f"num_workers={self.count}: more workers than environments (num_envs={num_envs})")
+        count = self.num_workers
+        if count != "auto" and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+            raise LudusError(f"num_workers={count}: must be auto or an integer of at least 0")
+        if isinstance(count, int) and count > self.num_envs:
+            raise LudusError(f"num_workers={count}: more workers than environments (num_envs={self.num_envs})")
         WorkerOptions(self.timeout, self.on_fault).check()
+        secrets.filled("env_options", self.options)  # all are there, and this process knows what not to write down
+        secrets.filled("env_wrappers", [wrapper.arguments for wrapper in self.wrappers])
 
 
-def _make(env: Any, num_envs: int, options: dict[str, Any], workers: _Workers) -> VectorEnv | HostEnv:
+def _make(env: object, asked: _Asked) -> JaxEnv | HostEnv:
     if not isinstance(env, str):
-        return _from_object(env, num_envs, options, None, workers)
-    library, name = _split(env)
+        return _from_object(env, asked)
+    library, name = parsed(env)
+    if library == OWN:
+        return _from_code(user_env.find(env, _registered), env, asked)
     if name in _registered and library != "envpool":
-        return _from_object(_registered[name], num_envs, options, name, workers)
-    if library in ("", "jax") and name in CLASSIC and not (workers.wrappers and not library):
-        return _native(name, num_envs, options)
+        return _from_code(_registered[name], name, asked)
+    if library in ("", "jax") and name in NATIVE and not (asked.wrappers and not library):
+        return _jax(NATIVE[name], f"jax:{name}", asked)
     if library == "jax":
-        raise LudusError(f"env={env}: no such native environment{_hint(name, [*CLASSIC, *_registered])}")
-    if library == "envpool" or (not library and _is_for_envpool(name, options, workers)):
-        return _envpool(name, num_envs, options)
-    return _gymnasium(name, num_envs, options, workers)
+        raise LudusError(f"env={env}: no such native environment{_hint(name, [*NATIVE, *_registered])}")
+    if library == "envpool" or (not library and _is_for_envpool(name, asked)):
+        return _envpool(name, asked)
+    return _gymnasium(name, asked)
 
 
-def _split(env: str) -> tuple[str, str]:
-    """Return the library that a prefix picks, if there is one, and the id in it; that may hold a colon of its own."""
-    library, colon, name = env.partition(":")
-    if not colon:
-        return "", env
-    if library not in LIBRARIES:
-        prefixes = ", ".join(f"{prefix}:" for prefix in LIBRARIES)
-        raise LudusError(
-            f"env={env}: no library {library!r}; prefixes are {prefixes}; an id that a module registers with Gymnasium "
-            f"is written gym:{env}"
+def _from_object(env: object, asked: _Asked) -> JaxEnv | HostEnv:
+    """Make a batch of what was passed in Python."""
+    if isinstance(env, Environment):
+        return _jax(lambda: env, f"object:{type(env).__qualname__}", asked)
+    if isinstance(env, type) and issubclass(env, Environment):
+        return _jax(env, f"object:{env.__qualname__}", asked)
+    return _gymnasium(env, asked)
+
+
+def _from_code(env: object, name: str, asked: _Asked) -> JaxEnv | HostEnv:
+    """Make a batch of what has a name: a `module:Name`, or a name that was registered."""
+    in_jax, in_python = (name, name) if ":" in name else (f"jax:{name}", f"gym:{name}")
+    if isinstance(env, Environment):
+        return _jax(lambda: env, in_jax, asked)
+    if isinstance(env, type) and issubclass(env, Environment):
+        return _jax(env, in_jax, asked)
+    if callable(env) and not isinstance(env, type):  # a function: only its answer tells
+        made = user_env.called(
+            env, name, {key: value for key, value in asked.options.items() if key != "max_episode_steps"}
         )
-    return library, name
+        if isinstance(made, Environment):
+            return _jax(lambda **_: made, in_jax, asked)
+        if hasattr(made, "close"):
+            made.close()
+    return _gymnasium(env, asked, in_python)
 
 
-def _native(name: str, num_envs: int, options: dict[str, Any]) -> VectorEnv:
-    try:
-        return _vector(CLASSIC[name], num_envs, f"jax:{name}", options)
-    except TypeError as error:
-        raise LudusError(f"env_options={options}: jax:{name} does not take them ({error})") from error
-
-
-def _vector(make: Callable[..., Environment], num_envs: int, id: str, options: dict[str, Any]) -> VectorEnv:
-    """Make a batch; the time limit is the batch's, all other options are the environment's."""
-    rest = {name: value for name, value in options.items() if name != "max_episode_steps"}
-    rest = withheld.filled("env_options", rest)
-    limit = options.get("max_episode_steps")
+def _jax(make: Callable[..., Environment], id: str, asked: _Asked) -> JaxEnv:
+    """Make a batch; the time limit is the batch's, scenarios are drawn for it, all other options are its own."""
+    about, own = taken(secrets.filled("env_options", asked.options))
+    rest = {name: asked.options[name] for name in own if name != "max_episode_steps"}
+    limit = asked.options.get("max_episode_steps")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise LudusError(f"env_options.max_episode_steps={limit}: must be an integer of at least 1")
-    env = make(**rest)
-    _check_options(env, rest)
+    env = user_env.called(make, id, rest)
+    _check_options(env, secrets.filled("env_options", rest))
+    check_scenarios(env, id)
     check_environment(env, id)
-    return VectorEnv(env, num_envs, id, limit, tuple(options.items()))
+    env, stored = arranged(env, id, about)
+    batch = JaxEnv(env, asked.num_envs, id, limit, tuple(asked.options.items()), stored)
+    return batch if stored is None else replace(batch, source=source_of(env, id, stored, about, batch.info_names))
 
 
 def _check_options(env: Environment, options: dict[str, Any]) -> None:
@@ -198,82 +178,51 @@ def _check_options(env: Environment, options: dict[str, Any]) -> None:
             raise LudusError(f"env_options.{name}={value!r}: must be a finite number (its default is {default})")
 
 
-def _from_object(
-    env: Any, num_envs: int, options: dict[str, Any], name: str | None, workers: _Workers
-) -> VectorEnv | HostEnv:
-    if isinstance(env, Environment):
-        return _vector(lambda: env, num_envs, f"object:{type(env).__qualname__}", options)
-    if isinstance(env, type) and issubclass(env, Environment):
-        return _vector(env, num_envs, f"jax:{name}" if name else f"object:{env.__qualname__}", options)
-    if name is not None and not isinstance(env, type):  # a registered function: only its answer tells
-        rest = {key: value for key, value in options.items() if key != "max_episode_steps"}
-        made = env(**withheld.filled("env_options", rest))
-        if isinstance(made, Environment):
-            return _vector(lambda **_: made, num_envs, f"jax:{name}", options)
-        made.close()
-    return _gymnasium(env, num_envs, options, workers, name)
-
-
-def _gymnasium(env: Any, num_envs: int, options: dict[str, Any], workers: _Workers, name: str | None = None) -> HostEnv:
-    """Make a batch in this process or in workers; `name` is what a user's own environment is registered under."""
+def _gymnasium(env: object, asked: _Asked, name: str | None = None) -> HostEnv:
+    """Make a batch in this process or in workers; `name` is that of a user's own environment."""
     try:
-        from ludus.envs.gymnasium import GymnasiumEnv, frame_advice, longest_episode, recipe, return_threshold
+        from ludus.envs.adapters.gymnasium import GymnasiumEnv
+        from ludus.envs.adapters.gymnasium_factory import factory, longest_episode, return_threshold
+        from ludus.envs.adapters.gymnasium_spaces import frame_advice
+        from ludus.envs.workers.placement import placed
     except ImportError as error:
-        raise LudusError(f"env={env}: needs Gymnasium (pip install gymnasium)") from error
-    for code in code_in(f"gym:{env}" if isinstance(env, str) else None, workers.wrappers):
-        own_code.imported(code)
-    make, id = recipe(env, options, workers.wrappers)
-    id = f"gym:{name}" if name else id
-    count, placement = _settled(workers.count, make, num_envs, id)
+        raise LudusError(f"env={name or env}: needs Gymnasium (pip install gymnasium)") from error
+    for code in code_in(f"gym:{env}" if isinstance(env, str) else None, asked.wrappers):
+        user_code.imported(code)
+    if isinstance(asked.options.get("randomize"), dict):
+        raise LudusError(
+            f"env_options.randomize: {name or f'gym:{env}'} is not written in JAX, and cannot be randomised"
+        )
+    make, id = factory(env, asked.options, asked.wrappers, name)
+    count, placement = placed(asked.num_workers, make, asked.num_envs, id)
     if count == 0:
-        batch = GymnasiumEnv(make, num_envs, id, options)
-        batch.placement = placement
+        batch: HostEnv = GymnasiumEnv(make, asked.num_envs, id, asked.options)
     else:
-        faults = WorkerOptions(workers.timeout, workers.on_fault)
-        batch = WorkerEnv(make, num_envs, id, options, count, faults, placement)
+        faults = WorkerOptions(asked.timeout, asked.on_fault)
+        batch = WorkerEnv(make, asked.num_envs, id, asked.options, count, faults)
+    batch.placement = placement
     batch.return_threshold = return_threshold(env) if isinstance(env, str) else None
-    batch.max_episode_steps = longest_episode(env, options)
-    batch.env_wrappers = tuple(wrapper.plain for wrapper in workers.wrappers)
+    batch.max_episode_steps = longest_episode(env, asked.options)
+    batch.env_wrappers = tuple(wrapper.plain for wrapper in asked.wrappers)
     for advice in frame_advice(batch.id, batch.observation_space):
         _log.warning(advice)
     return batch
 
 
-def _is_for_envpool(name: str, options: dict[str, Any], workers: _Workers) -> bool:
-    """Whether EnvPool is there and gives what the id means; with options that it may not have, Gymnasium does."""
-    asked_elsewise = workers.count not in (0, "auto") or workers.wrappers or options.keys() - {"max_episode_steps"}
-    return name in FAITHFUL_IN_ENVPOOL and not asked_elsewise and find_spec("envpool") is not None
+def _is_for_envpool(name: str, asked: _Asked) -> bool:
+    """Say whether EnvPool is there and gives what the id means; with options that it may not have, Gymnasium does."""
+    is_special = asked.num_workers not in (0, "auto") or asked.wrappers or asked.options.keys() - {"max_episode_steps"}
+    return name in FAITHFUL_IN_ENVPOOL and not is_special and find_spec("envpool") is not None
 
 
-def _envpool(name: str, num_envs: int, options: dict[str, Any]) -> HostEnv:
+def _envpool(name: str, asked: _Asked) -> HostEnv:
     try:
-        from ludus.envs.envpool import make_envpool
+        from ludus.envs.adapters.envpool import make_envpool
     except ImportError as error:
         raise LudusError(f'env=envpool:{name}: needs EnvPool (pip install "ludus[envpool]")') from error
     except OSError as error:  # EnvPool lists its assets while it is imported
         raise LudusError(f'env=envpool:{name}: EnvPool lacks its assets (pip install "ludus[envpool]")') from error
-    return make_envpool(name, num_envs, options)
-
-
-def _settled(count: int | str, make: Callable[[], Any], num_envs: int, id: str) -> tuple[int, str]:
-    """Return how many workers there shall be and, in words, why."""
-    if isinstance(count, int):
-        return count, f"{count} workers" if count else ""
-    if num_envs == 1:
-        return 0, ""
-    from ludus.envs.gymnasium import step_seconds
-
-    try:
-        if is_from_script(sendable(make, id)):
-            return 0, "in this process (its class is in the script itself)"
-    except LudusError:
-        return 0, "in this process (it cannot be sent to workers)"
-    seconds = step_seconds(make)
-    if seconds is None:
-        return 0, "in this process (not measured: some actions are forbidden)"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    best = workers_that_pay(seconds, num_envs, cores)
-    return best, f"{f'{best} workers' if best else 'in this process'} ({1e6 * seconds:.0f} µs a step)"
+    return make_envpool(name, asked.num_envs, asked.options)
 
 
 def _hint(name: str, known: list[str]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from ludus.types import LudusError
 
 FRAMES_PER_SECOND = 50
-"""How often Box2D's environments step in a second."""
+"""Steps per second of Box2D's environments."""
 WALKER_TORQUE = 80.0
 PIXELS_PER_METRE = 30.0
 HALF_WIDTH, HALF_HEIGHT = 600 / PIXELS_PER_METRE / 2, 400 / PIXELS_PER_METRE / 2
@@ -35,7 +35,7 @@ Declaration = Callable[[np.ndarray, np.ndarray, Mapping[str, Any]], Declared]
 
 @dataclass(frozen=True)
 class Meaning:
-    """What is known of an environment: its signals, the most telling first, and what its actions are called.
+    """The signals of an environment, the most telling first, and the names of its actions.
 
     `actions` names the values of a Discrete action, or the components of any other.
     """
@@ -56,8 +56,7 @@ def register_signals(
         actions: what the values of a Discrete action, or the components of any other, are called.
     """
     if isinstance(signals, Mapping):
-        units = dict(signals)
-        _meanings[_bare(env)] = Meaning(lambda obs, action, options: _named(units, obs), tuple(actions))
+        _meanings[_bare(env)] = Meaning(_components(dict(signals)), tuple(actions))
     elif callable(signals):
         function = signals
         _meanings[_bare(env)] = Meaning(lambda obs, action, options: function(obs, action), tuple(actions))
@@ -109,6 +108,11 @@ def _by_index(name: str, arrays: np.ndarray | Mapping[str, np.ndarray]) -> dict[
         elif array.ndim == 2:
             made |= {f"{label} {i}": Signal(array[:, i], "") for i in range(array.shape[1])}
     return made
+
+
+def _components(units: Mapping[str, str]) -> Declaration:
+    """Declare the components of the observation, in their order."""
+    return lambda obs, action, options: _named(units, obs)
 
 
 def _named(units: Mapping[str, str], obs: np.ndarray) -> Declared:
@@ -182,9 +186,10 @@ def _cart_pole(obs: np.ndarray, action: np.ndarray, options: Mapping[str, Any]) 
 
 
 def _pendulum(obs: np.ndarray, action: np.ndarray, options: Mapping[str, Any]) -> Declared:
+    seen = {"angular velocity": (obs[:, 2], "rad/s")} if obs.shape[1] > 2 else {}
     return {
         "angle": (np.arctan2(obs[:, 1], obs[:, 0]), "rad"),
-        "angular velocity": (obs[:, 2], "rad/s"),
+        **seen,
         "torque": (np.clip(action[:, 0], -2.0, 2.0), "N m"),
     }
 
@@ -226,6 +231,9 @@ _meanings: dict[str, Meaning] = {
     "CartPole-v0": Meaning(_cart_pole, ("left", "right")),
     "CartPole-v1": Meaning(_cart_pole, ("left", "right")),
     "Pendulum-v1": Meaning(_pendulum, ("torque",)),
+    "CartPoleNoVelocity-v1": Meaning(_components({"cart position": "m", "pole angle": "rad"}), ("left", "right")),
+    "PendulumNoVelocity-v1": Meaning(_pendulum, ("torque",)),
+    "TMaze-v1": Meaning(_components({"sign": "", "junction": ""}), ("left", "right", "forward")),
     "Acrobot-v1": Meaning(_acrobot, ("-1", "0", "+1")),
     "MountainCar-v0": Meaning(_mountain_car, ("left", "coast", "right")),
     "MountainCarContinuous-v0": Meaning(_mountain_car, ("push",)),

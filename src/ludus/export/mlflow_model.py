@@ -1,4 +1,4 @@
-"""A policy as a model of MLflow's: a folder with the policy file, the few lines that serve it, and its signature."""
+"""A policy as an MLflow model: a folder with the policy file, the code that serves it, and its signature."""
 
 import shutil
 import tempfile
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ludus import __version__
-from ludus.policy import load_policy
-from ludus.spaces import Box, leaves
+from ludus.algorithms.policy import load_policy
+from ludus.spaces import Box, Leaf, Space, leaves
+from ludus.types import Tree
 
 POLICY, CONFIG = "policy.safetensors", "config.yaml"
 CODE = Path(__file__).with_name("mlflow_policy.py")
@@ -20,10 +21,10 @@ def write_model(file: Path, config: Path, folder: Path, run: str, place: str) ->
 
     Args:
         file: the policy.
-        config: the configuration that it was trained with.
-        folder: where to.
-        run: the MLflow run that the model will be kept with.
-        place: its folder there.
+        config: the configuration of its training.
+        folder: the folder to write.
+        run: the MLflow run that will hold the model.
+        place: the model's folder in that run.
     """
     import mlflow
     from mlflow.models import Model, ModelSignature
@@ -45,19 +46,19 @@ def write_model(file: Path, config: Path, folder: Path, run: str, place: str) ->
         )
 
 
-def _schema(space: Any) -> Any:
+def _schema(space: Space) -> Any:
     from mlflow.types import Schema, TensorSpec
 
     return Schema([TensorSpec(np.dtype(leaf.dtype), (-1, *leaf.shape), name or None) for name, leaf in leaves(space)])
 
 
-def _example(space: Any) -> Any:
+def _example(space: Space) -> Tree:
     """Return one observation, as near to zero as the space allows."""
     arrays = {name: _nearest_to_zero(leaf)[None] for name, leaf in leaves(space)}
     return arrays.get("", arrays)
 
 
-def _nearest_to_zero(leaf: Any) -> np.ndarray:
+def _nearest_to_zero(leaf: Leaf) -> np.ndarray:
     if isinstance(leaf, Box):
         return np.clip(np.zeros(leaf.shape, leaf.dtype), *leaf.bounds).astype(leaf.dtype)
     return np.broadcast_to(np.asarray(getattr(leaf, "start", 0), leaf.dtype), leaf.shape).copy()

@@ -1,10 +1,8 @@
-"""What MLflow runs to serve a policy: this file travels inside the model, and the policy beside it is data alone.
+"""The code that MLflow runs to serve a policy. It is copied into the model; the policy beside it is data alone.
 
 Observations come as an array with one row for each, or as a dict of such arrays by the names of the space's parts;
-actions go back likewise. A policy with a memory answers every row as the first of its episode.
+actions are returned in the same form. A policy with a memory takes every row as the first of its episode.
 """
-
-from typing import Any
 
 import mlflow
 import numpy as np
@@ -14,10 +12,10 @@ from ludus.spaces import flatten, leaves, unflatten
 
 
 class PolicyModel(mlflow.pyfunc.PythonModel):
-    """A policy behind MLflow's interface for models."""
+    """A policy with MLflow's interface for models."""
 
-    def load_context(self, context: Any) -> None:
-        """Load the policy; nothing that is loaded can execute anything."""
+    def load_context(self, context: "mlflow.pyfunc.PythonModelContext") -> None:
+        """Load the policy, from a file that cannot execute code."""
         self.policy = ludus.load_policy(context.artifacts["policy"])
 
     # Without type hints: MLflow would take them for a signature.

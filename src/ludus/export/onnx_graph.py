@@ -1,26 +1,33 @@
-"""ONNX, translated from the policy's jaxpr one primitive after the other.
+"""ONNX: the policy's jaxpr is translated, one primitive after the other.
 
-A jaxpr is what JAX makes of any network, ours or the user's, with every space around it; the primitives in it are few,
-and most have one counterpart in ONNX. That is less than a graph written by hand for each kind of network and space,
-and needs no converter with pins of its own. What the translation cannot do it refuses by name, and what it did is
-compared with the policy before anyone gets it.
+JAX traces any network, of ludus or of the user, to a jaxpr; it has few kinds of primitives, and most have one
+counterpart in ONNX. This takes less code than a graph for each kind of network and space, and no converter with
+dependencies of its own. A primitive without a translation is refused by name, and the result is compared with the
+policy before it is published.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 from jax import export
 from jax.extend import core
+from numpy.typing import ArrayLike, DTypeLike
 
-from ludus.export.interface import Arrays, Interface
+from ludus.export.interface import Arrays, Interface, Port
 from ludus.types import LudusError
 
 OPSET, IR_VERSION = 18, 10
-"""Of 2022 and 2024: old enough for most runtimes in use."""
+"""Versions of 2022 and 2024, which most runtimes in use can read."""
 BATCH = "batch"
+
+Equation = Any
+"""An equation of a jaxpr. JAX has a type for it, but none that says that values have shapes."""
+Side = Any
+"""One side of a shape: a number, or a symbol for the batch size."""
 
 
 def write(interface: Interface, path: Path, header: str) -> None:
@@ -30,7 +37,7 @@ def write(interface: Interface, path: Path, header: str) -> None:
     (batch,) = export.symbolic_shape(BATCH)
     shapes = {port.name: jax.ShapeDtypeStruct((batch, *port.shape), port.dtype) for port in interface.inputs}
     jaxpr, outputs = jax.make_jaxpr(interface.act, return_shape=True)(shapes)
-    # Both dicts are taken apart in the order of their names.
+    # JAX flattens both dicts in the order of their names.
     results = graph.translate(jaxpr.jaxpr, jaxpr.consts, sorted(shapes))
     for name, result in zip(sorted(outputs), results, strict=True):
         graph.nodes.append(onnx.helper.make_node("Identity", [result], [name]))
@@ -73,18 +80,18 @@ def _library(name: str) -> Any:
 
 
 class Graph:
-    """Nodes and constants of an ONNX graph, growing."""
+    """The nodes and constants of an ONNX graph that is being built."""
 
-    def __init__(self, onnx: Any, first_input: str):
-        """Begin with nothing; the first input tells the size of a batch."""
+    def __init__(self, onnx: ModuleType, first_input: str):
+        """Begin an empty graph; the batch size is read from the first input."""
         self.onnx, self.first_input = onnx, first_input
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._batch: str | None = None
         self._count = 0
 
-    def translate(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[str]) -> list[str]:
-        """Add what a jaxpr computes; return the names of its results."""
+    def translate(self, jaxpr: core.Jaxpr, consts: Sequence[ArrayLike], inputs: Sequence[str]) -> list[str]:
+        """Add the nodes of a jaxpr; return the names of its results."""
         names = dict(zip(jaxpr.invars, inputs, strict=True))
         names |= {var: self.constant(const) for var, const in zip(jaxpr.constvars, consts, strict=True)}
 
@@ -98,7 +105,7 @@ class Graph:
             names |= dict(zip(eqn.outvars, results, strict=True))
         return [name_of(atom) for atom in jaxpr.outvars]
 
-    def _equation(self, eqn: Any, arguments: list[str]) -> Sequence[str]:
+    def _equation(self, eqn: Equation, arguments: list[str]) -> Sequence[str]:
         primitive = eqn.primitive.name
         if primitive in CALLS:
             inner = eqn.params[CALLS[primitive]]
@@ -118,30 +125,30 @@ class Graph:
         self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), names, **attributes))
         return names[0] if outputs == 1 else names
 
-    def constant(self, value: Any, dtype: Any = None) -> str:
-        """Add numbers."""
+    def constant(self, value: ArrayLike, dtype: DTypeLike | None = None) -> str:
+        """Add a constant; return its name."""
         name = self._new_name()
         self.constants.append(self.onnx.numpy_helper.from_array(np.array(value, dtype), name))
         return name
 
-    def shape(self, shape: Sequence[Any]) -> str:
-        """Return a shape as a vector; the batch in it is the size that the first input has."""
+    def shape(self, shape: Sequence[Side]) -> str:
+        """Return a shape as a vector; its batch size is that of the first input."""
         if all(isinstance(side, int) for side in shape):
             return self.constant(shape, np.int64)
         self._batch = self._batch or self.add("Shape", self.first_input, start=0, end=1)
         sides = [self.constant([side], np.int64) if isinstance(side, int) else self._batch for side in shape]
         return self.add("Concat", *sides, axis=0)
 
-    def reshaped(self, x: str, shape: Sequence[Any]) -> str:
-        """Reshape; the batch, if it is in the shape, is what remains."""
+    def reshaped(self, x: str, shape: Sequence[Side]) -> str:
+        """Reshape; ONNX computes the batch size, if it is in the shape."""
         sides = [side if isinstance(side, int) else -1 for side in shape]
         return self.add("Reshape", x, self.constant(sides, np.int64))
 
-    def tensor_type(self, dtype: Any) -> int:
+    def tensor_type(self, dtype: DTypeLike) -> int:
         """Return ONNX's number for a type."""
         return self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
-    def declared(self, port: Any) -> Any:
+    def declared(self, port: Port) -> Any:
         """Return the declaration of an input or output."""
         return self.onnx.helper.make_tensor_value_info(port.name, self.tensor_type(port.dtype), [BATCH, *port.shape])
 
@@ -157,33 +164,33 @@ SAME = {
     "max": "Max", "min": "Min", "mul": "Mul", "neg": "Neg", "not": "Not", "or": "Or", "pow": "Pow", "sign": "Sign",
     "sin": "Sin", "sqrt": "Sqrt", "stop_gradient": "Identity", "sub": "Sub", "tanh": "Tanh",
 }  # fmt: skip
-"""Primitives that ONNX has as they are. Where JAX asks for equal shapes, ONNX does with shapes that fit."""
+"""Primitives that ONNX has under another name. JAX gives them equal shapes; ONNX would broadcast."""
 
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
-"""Primitives that call a function, and where it is; a derivative of its own does not matter here."""
+"""Primitives that call a function, and the parameter that holds it; custom derivatives do not matter here."""
 
 
-def _select(graph: Graph, eqn: Any, which: str, *cases: str) -> str:
+def _select(graph: Graph, eqn: Equation, which: str, *cases: str) -> str:
     if len(cases) != 2 or eqn.invars[0].aval.dtype != bool:
         raise LudusError("format=onnx: the network selects among more than two cases; use format=stablehlo")
     return graph.add("Where", which, cases[1], cases[0])
 
 
-def _broadcast(graph: Graph, eqn: Any, x: str) -> str:
+def _broadcast(graph: Graph, eqn: Equation, x: str) -> str:
     shape, kept = eqn.params["shape"], eqn.params["broadcast_dimensions"]
     before = eqn.invars[0].aval.shape
-    sides: list[Any] = [1] * len(shape)
+    sides: list[Side] = [1] * len(shape)
     for axis, side in zip(kept, before, strict=True):
         sides[axis] = side
     x = graph.reshaped(x, sides) if tuple(sides) != before else x
     return x if tuple(sides) == tuple(shape) else graph.add("Expand", x, graph.shape(shape))
 
 
-def _reshape(graph: Graph, eqn: Any, x: str) -> str:
+def _reshape(graph: Graph, eqn: Equation, x: str) -> str:
     return graph.reshaped(x, eqn.outvars[0].aval.shape)
 
 
-def _slice(graph: Graph, eqn: Any, x: str) -> str:
+def _slice(graph: Graph, eqn: Equation, x: str) -> str:
     start, limit = eqn.params["start_indices"], eqn.params["limit_indices"]
     strides, sides = eqn.params["strides"] or (1,) * len(start), eqn.invars[0].aval.shape
     cuts = [
@@ -196,12 +203,12 @@ def _slice(graph: Graph, eqn: Any, x: str) -> str:
     return graph.add("Slice", x, *(graph.constant(column, np.int64) for column in zip(*cuts, strict=True)))
 
 
-def _split(graph: Graph, eqn: Any, x: str) -> Any:
+def _split(graph: Graph, eqn: Equation, x: str) -> Any:
     sizes = eqn.params["sizes"]
     return graph.add("Split", x, graph.constant(sizes, np.int64), outputs=len(sizes), axis=eqn.params["axis"])
 
 
-def _pad(graph: Graph, eqn: Any, x: str, fill: str) -> str:
+def _pad(graph: Graph, eqn: Equation, x: str, fill: str) -> str:
     before, after, inside = zip(*eqn.params["padding_config"], strict=True)
     if any(inside) or min(*before, *after) < 0:
         raise LudusError("format=onnx: the network pads between numbers; use format=stablehlo")
@@ -209,23 +216,23 @@ def _pad(graph: Graph, eqn: Any, x: str, fill: str) -> str:
 
 
 def _reduce(operator: str) -> Callable[..., str]:
-    def rule(graph: Graph, eqn: Any, x: str) -> str:
+    def rule(graph: Graph, eqn: Equation, x: str) -> str:
         return graph.add(operator, x, graph.constant(eqn.params["axes"], np.int64), keepdims=0)
 
     return rule
 
 
-def _arg_max(graph: Graph, eqn: Any, x: str) -> str:
+def _arg_max(graph: Graph, eqn: Equation, x: str) -> str:
     (axis,) = eqn.params["axes"]
     index = graph.add("ArgMax", x, axis=axis, keepdims=0)
     return graph.add("Cast", index, to=graph.tensor_type(eqn.params["index_dtype"]))
 
 
-def _cast(graph: Graph, eqn: Any, x: str) -> str:
+def _cast(graph: Graph, eqn: Equation, x: str) -> str:
     return graph.add("Cast", x, to=graph.tensor_type(eqn.params["new_dtype"]))
 
 
-def _iota(graph: Graph, eqn: Any, *sizes: str) -> str:
+def _iota(graph: Graph, eqn: Equation, *sizes: str) -> str:
     shape, axis = eqn.params["shape"], eqn.params["dimension"]
     sides = [1] * len(shape)
     sides[axis] = shape[axis]
@@ -233,12 +240,12 @@ def _iota(graph: Graph, eqn: Any, *sizes: str) -> str:
     return count if tuple(sides) == tuple(shape) else graph.add("Expand", count, graph.shape(shape))
 
 
-def _integer_pow(graph: Graph, eqn: Any, x: str) -> str:
+def _integer_pow(graph: Graph, eqn: Equation, x: str) -> str:
     return graph.add("Pow", x, graph.constant(eqn.params["y"], eqn.invars[0].aval.dtype))
 
 
-def _dot(graph: Graph, eqn: Any, x: str, y: str) -> str:
-    """A matrix product where it is one; any other contraction as a sum over indices."""
+def _dot(graph: Graph, eqn: Equation, x: str, y: str) -> str:
+    """Add a matrix product, or an Einsum for any other contraction."""
     (x_axes, y_axes), (x_batch, y_batch) = eqn.params["dimension_numbers"]
     x_rank, y_rank = (len(atom.aval.shape) for atom in eqn.invars)
     leading = tuple(range(x_rank - 2))
@@ -257,8 +264,8 @@ def _dot(graph: Graph, eqn: Any, x: str, y: str) -> str:
     return graph.add("Einsum", x, y, equation=f"{''.join(x_names)},{''.join(y_names)}->{''.join(result)}")
 
 
-def _convolution(graph: Graph, eqn: Any, images: str, kernel: str) -> str:
-    """ONNX wants channels before sides."""
+def _convolution(graph: Graph, eqn: Equation, images: str, kernel: str) -> str:
+    """Add a convolution between transpositions, because ONNX has channels before height and width."""
     params, layout = eqn.params, eqn.params["dimension_numbers"]
     if any(side != 1 for side in params["lhs_dilation"]) or params["batch_group_count"] != 1:
         raise LudusError("format=onnx: the network has a transposed convolution; use format=stablehlo")
@@ -275,8 +282,8 @@ def _convolution(graph: Graph, eqn: Any, images: str, kernel: str) -> str:
     return graph.add("Transpose", y, perm=np.argsort(layout.out_spec).tolist())
 
 
-def _gather(graph: Graph, eqn: Any, x: str, indices: str) -> str:
-    """Only along one axis: chosen places as in `x[..., index]`, or consecutive ones as in `x[..., :n]`."""
+def _gather(graph: Graph, eqn: Equation, x: str, indices: str) -> str:
+    """Add a gather along one axis: `x[..., index]`, or consecutive places as in `x[..., :n]`."""
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     shape, index_shape = eqn.invars[0].aval.shape, eqn.invars[1].aval.shape
     axes, offsets = numbers.start_index_map, list(numbers.offset_dims)
@@ -293,13 +300,13 @@ def _gather(graph: Graph, eqn: Any, x: str, indices: str) -> str:
     return graph.add("Gather", x, graph.reshaped(indices, index_shape[:-1]), axis=axes[0])
 
 
-def _stack(graph: Graph, eqn: Any, *parts: str) -> str:
+def _stack(graph: Graph, eqn: Equation, *parts: str) -> str:
     axis, shape = eqn.params["axis"], list(eqn.outvars[0].aval.shape)
     shape[axis] = 1
     return graph.add("Concat", *(graph.reshaped(part, shape) for part in parts), axis=axis)
 
 
-def _erfc(graph: Graph, eqn: Any, x: str) -> str:
+def _erfc(graph: Graph, eqn: Equation, x: str) -> str:
     return graph.add("Sub", graph.constant(1.0, np.float32), graph.add("Erf", x))
 
 

@@ -1,19 +1,24 @@
-"""A policy and its critic in plain PyTorch, as ludus exports them. This file needs torch and nothing else.
+"""A policy and its critic in plain PyTorch, as ludus exports them. This file needs only torch.
 
     description = json.loads(Path("final_actor.json").read_text())
     actor = Actor(**description)
     actor.load_state_dict(torch.load("final_actor.pth", weights_only=True))
-    action = actor(observations)                 # a batch [n, ...] in, greedy actions [n, ...] out
-    action, memory = actor(observations, memory)  # if it has a memory; it begins with actor.initial_memory(n)
+    action = actor(observations)                 # from a batch [n, ...], greedy actions [n, ...]
+    action, memory = actor(observations, memory)  # with a memory; the first is actor.initial_memory(n)
 
 Observations of a Dict or Tuple are a dict of tensors by the names in the description, and actions likewise.
 """
 
 import itertools
+from typing import Any
 
 import torch
 from torch import nn
 
+Leaf = dict[str, Any]
+"""What the description says of one part of a space."""
+Tensors = torch.Tensor | dict[str, torch.Tensor]
+"""One tensor, or several by the names in the description."""
 ACTIVATIONS = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
@@ -23,16 +28,16 @@ ACTIVATIONS = {
 }
 
 
-def perceptron(sizes, activation):
-    """Linear layers with an activation between them."""
+def perceptron(sizes: list[int], activation: str) -> nn.Sequential:
+    """Return linear layers with an activation between each two."""
     layers = []
     for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers[:-1])
 
 
-def nature_cnn(channels, features):
-    """The convolutions of Mnih et al. 2015, over images [n, channels, height, width] from 0 to 1."""
+def nature_cnn(channels: int, features: int) -> nn.Sequential:
+    """Return the convolutions of Mnih et al. 2015, for images [n, channels, height, width] from 0 to 1."""
     return nn.Sequential(
         nn.Conv2d(channels, 32, 8, 4), nn.ReLU(),
         nn.Conv2d(32, 64, 4, 2), nn.ReLU(),
@@ -41,19 +46,19 @@ def nature_cnn(channels, features):
     )  # fmt: skip
 
 
-def unit_bytes(x, leaf):
-    """Bytes mapped from their bounds onto 0 .. 1."""
+def unit_bytes(x: torch.Tensor, leaf: Leaf) -> torch.Tensor:
+    """Return bytes scaled from their bounds to 0 .. 1."""
     low, width = (torch.tensor(leaf[name], device=x.device) for name in ("low", "width"))
     return (x.float() - low) / width
 
 
 class Encoder(nn.Module):
-    """Observations to one vector: numbers normalised, bytes from 0 to 1, choices one-hot, images through a CNN."""
+    """Makes one vector of observations: normalised numbers, scaled bytes, one-hot choices, and features of images."""
 
     mean: torch.Tensor
     variance: torch.Tensor
 
-    def __init__(self, observations, normalized):
+    def __init__(self, observations: list[Leaf], normalized: bool):
         """`observations` describes each leaf of the observation space."""
         super().__init__()
         self.observations = observations
@@ -65,7 +70,7 @@ class Encoder(nn.Module):
             self.register_buffer("mean", torch.zeros(size))
             self.register_buffer("variance", torch.ones(size))
 
-    def forward(self, obs):
+    def forward(self, obs: Tensors) -> torch.Tensor:
         """Return [n, outputs]."""
         images, first, vectors = iter(self.images), 0, []
         for leaf in self.observations:
@@ -89,21 +94,21 @@ class Encoder(nn.Module):
 
 
 class Network(nn.Module):
-    """What actor and critic share: an encoder, and a memory if there is one."""
+    """The part that actor and critic share: an encoder and, if the policy has a memory, a GRU."""
 
-    def __init__(self, observations, normalized, inputs, memory_size):
+    def __init__(self, observations: list[Leaf], normalized: bool, inputs: int, memory_size: int | None):
         """Build both."""
         super().__init__()
         self.encoder = Encoder(observations, normalized)
         self.memory_size = memory_size
         self.gru = nn.GRUCell(inputs, memory_size) if memory_size else None
 
-    def initial_memory(self, n):
-        """Memory of `n` episodes that begin."""
-        return torch.zeros(n, self.memory_size)
+    def initial_memory(self, n: int) -> torch.Tensor:
+        """Return the memory at the start of `n` episodes."""
+        return torch.zeros(n, self.memory_size or 0)
 
-    def features(self, obs, memory):
-        """Return the vector that the last layers see; it is the new memory too, if there is one."""
+    def features(self, obs: Tensors, memory: torch.Tensor | None) -> torch.Tensor:
+        """Return the input of the last layers; with a memory, it is the new memory too."""
         x = self.encoder(obs)
         return x if self.gru is None else self.gru(x, memory)
 
@@ -114,7 +119,17 @@ class Actor(Network):
     action_low: torch.Tensor
     action_high: torch.Tensor
 
-    def __init__(self, observations, normalized, inputs, memory_size, sizes, activation, actions, squash):
+    def __init__(
+        self,
+        observations: list[Leaf],
+        normalized: bool,
+        inputs: int,
+        memory_size: int | None,
+        sizes: list[int],
+        activation: str,
+        actions: list[Leaf],
+        squash: bool,
+    ):
         """`actions` describes each leaf of the action space; with `squash` numbers go through tanh (SAC)."""
         super().__init__(observations, normalized, inputs, memory_size)
         self.actions, self.squash = actions, squash
@@ -124,7 +139,9 @@ class Actor(Network):
             self.register_buffer("action_low", torch.zeros(size))
             self.register_buffer("action_high", torch.zeros(size))
 
-    def forward(self, obs, memory=None, action_mask=None):
+    def forward(
+        self, obs: Tensors, memory: torch.Tensor | None = None, action_mask: torch.Tensor | None = None
+    ) -> Tensors | tuple[Tensors, torch.Tensor]:
         """Return actions; with a memory, actions and the new memory."""
         features = self.features(obs, memory)
         outputs = self.actor(features)
@@ -133,8 +150,8 @@ class Actor(Network):
         action = self.decode(outputs)
         return action if self.gru is None else (action, features)
 
-    def decode(self, outputs):
-        """Return the actions that the last layer's outputs stand for."""
+    def decode(self, outputs: torch.Tensor) -> Tensors:
+        """Return the actions for the outputs of the last layer."""
         actions, number = {}, 0
         parts = outputs.split([leaf["size"] for leaf in self.actions], 1)
         for leaf, x in zip(self.actions, parts, strict=True):
@@ -154,16 +171,26 @@ class Actor(Network):
 
 
 class Critic(Network):
-    """The value of observations (PPO), in units of the environment's rewards (as training clipped them)."""
+    """The value of observations (PPO), in units of the environment's rewards as training clipped them."""
 
-    def __init__(self, observations, normalized, inputs, memory_size, sizes, activation):
+    def __init__(
+        self,
+        observations: list[Leaf],
+        normalized: bool,
+        inputs: int,
+        memory_size: int | None,
+        sizes: list[int],
+        activation: str,
+    ):
         """Build the layers."""
         super().__init__(observations, normalized, inputs, memory_size)
         self.critic = perceptron(sizes, activation)
         self.register_buffer("value_mean", torch.zeros(()))
         self.register_buffer("value_scale", torch.ones(()))
 
-    def forward(self, obs, memory=None):
+    def forward(
+        self, obs: Tensors, memory: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Return values [n]; with a memory, values and the new memory."""
         features = self.features(obs, memory)
         value = self.value_mean + self.value_scale * self.critic(features)[:, 0]
@@ -171,12 +198,12 @@ class Critic(Network):
 
 
 class TwinCritic(nn.Module):
-    """The value of observations and actions (SAC): the lesser of what two networks say."""
+    """The value of observations and actions (SAC): the smaller output of two networks."""
 
     action_low: torch.Tensor
     action_high: torch.Tensor
 
-    def __init__(self, observations, normalized, sizes, activation, action_size):
+    def __init__(self, observations: list[Leaf], normalized: bool, sizes: list[int], activation: str, action_size: int):
         """Build the layers."""
         super().__init__()
         self.encoders = nn.ModuleList(Encoder(observations, normalized) for _ in range(2))
@@ -184,8 +211,8 @@ class TwinCritic(nn.Module):
         self.register_buffer("action_low", torch.zeros(action_size))
         self.register_buffer("action_high", torch.zeros(action_size))
 
-    def forward(self, obs, action):
-        """Return values [n] of actions as the environment takes them."""
+    def forward(self, obs: Tensors, action: torch.Tensor) -> torch.Tensor:
+        """Return values [n] of actions in the units of the environment."""
         half = 0.5 * self.action_high - 0.5 * self.action_low
         middle = 0.5 * self.action_low + 0.5 * self.action_high
         unit = (action.flatten(1) - middle) / torch.where(half > 0, half, 1.0)

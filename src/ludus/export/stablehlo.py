@@ -1,4 +1,4 @@
-"""StableHLO: the compiler's own portable form, read by `jax.export` and other OpenXLA runtimes."""
+"""StableHLO: the portable form of compiled programs, which `jax.export` and other OpenXLA runtimes read."""
 
 import contextlib
 from collections.abc import Callable, Generator
@@ -11,10 +11,10 @@ from ludus.export.interface import Arrays, Interface
 from ludus.types import LudusError
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-"""One file serves them all; each compiles it for itself."""
+"""One file is for all of them; each runtime compiles it."""
 
-PLACES = "jax_traceback_in_locations_limit"
-"""JAX's option for how many lines of code it names for each operation."""
+SOURCE_LINES = "jax_traceback_in_locations_limit"
+"""JAX's option for the number of source lines that it stores with each operation."""
 
 
 def write(interface: Interface, path: Path) -> None:
@@ -22,7 +22,7 @@ def write(interface: Interface, path: Path) -> None:
     export = _jax_export()
     (batch,) = export.symbolic_shape("batch")
     shapes = {port.name: jax.ShapeDtypeStruct((batch, *port.shape), port.dtype) for port in interface.inputs}
-    with _without_places():
+    with _without_source_lines():
         path.write_bytes(export.export(jax.jit(interface.act), platforms=PLATFORMS)(shapes).serialize())
 
 
@@ -32,18 +32,17 @@ def read(path: Path) -> Callable[[Arrays], Arrays]:
 
 
 @contextlib.contextmanager
-def _without_places() -> Generator[None]:
-    """Leave out from which lines of code a program came.
+def _without_source_lines() -> Generator[None]:
+    """Leave the source lines of operations out of a program.
 
-    Who exports would be told to all who get the file, by the folders of their machine, and equal policies would not be
-    equal files.
+    They would tell everybody the folders of the machine, and equal policies would not be equal files.
     """
-    before = getattr(jax.config, PLACES)
-    jax.config.update(PLACES, 0)
+    before = getattr(jax.config, SOURCE_LINES)
+    jax.config.update(SOURCE_LINES, 0)
     try:
         yield
     finally:
-        jax.config.update(PLACES, before)
+        jax.config.update(SOURCE_LINES, before)
 
 
 def _jax_export() -> Any:

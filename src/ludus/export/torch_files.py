@@ -1,7 +1,7 @@
-"""PyTorch: state dicts for the plain modules of `policy_module.py`, a copy of which lies beside them.
+"""PyTorch: state dicts for the plain modules of `policy_module.py`, which is copied beside them.
 
-A `.pth` file is a zip archive in which PyTorch finds its state dict, and ludus a safetensors file of everything, which
-is what it loads. The state dict is read here only to prove what was written.
+A `.pth` file is a zip archive with two parts: a state dict for PyTorch, and a safetensors file of everything, which
+ludus loads. The state dict is read here only to compare it with the policy.
 """
 
 import io
@@ -14,30 +14,36 @@ from typing import Any
 
 import numpy as np
 
-from ludus.critic import FORMAT as CRITIC_FORMAT
-from ludus.critic import Critic
+from ludus.algorithms.critic import FORMAT as CRITIC_FORMAT
+from ludus.algorithms.critic import Critic
+from ludus.algorithms.normalize import location_and_scale, standard_deviation
+from ludus.algorithms.policy import FORMAT, Policy
+from ludus.algorithms.policy_file import ENCLOSED, as_bytes, write_file
 from ludus.export.interface import Arrays
-from ludus.learned import ENCLOSED, as_bytes, write_file
-from ludus.learning.normalize import location_and_scale, standard_deviation
-from ludus.networks.actor_critic import GRUActorCritic, MLPActorCritic
+from ludus.networks.action_scaling import action_scale, action_size
+from ludus.networks.actor_critic import MemoryActorCritic, MLPActorCritic
 from ludus.networks.encoder import Encoder, NatureCNN
-from ludus.networks.layers import ACTIVATIONS, Linear, Torso, action_scale, action_size, byte_scale, vector_size
+from ludus.networks.layers import ACTIVATIONS, Linear, Torso
+from ludus.networks.memory import GRUMemory
 from ludus.networks.soft_actor_critic import SoftActor, SoftCritic
-from ludus.policy import FORMAT, Policy
-from ludus.spaces import Box, Discrete, MultiBinary, MultiDiscrete, flatten, leaves
-from ludus.types import LudusError, Scaling
+from ludus.networks.vectors import byte_scale, vector_size
+from ludus.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, flatten, leaves
+from ludus.types import Array, LudusError, Scaling
 
 MODULE = "policy_module.py"
 STRIDES = (0, 2, 4)
-"""Places of the convolutions in `nature_cnn`; the dense layer comes at `DENSE`."""
+"""Indices of the convolutions in `nature_cnn`."""
 DENSE = 7
+"""Index of its dense layer."""
 
-Tensors = dict[str, Any]
-"""Arrays by the names that PyTorch has for them."""
+Description = dict[str, Any]
+"""The arguments that a module of `policy_module.py` is built from, as JSON has them."""
+Tensors = dict[str, Array]
+"""Arrays by the names of PyTorch's state dict."""
 
 
 def write(learned: Policy | Critic, path: Path) -> None:
-    """Write a state dict, beside it the description that its module is built from, and the module."""
+    """Write a state dict and, beside it, the module and the description that the module is built from."""
     torch = _torch()
     description, tensors = _actor(learned) if isinstance(learned, Policy) else _critic(learned)
     state = OrderedDict((name, torch.from_numpy(np.array(x, np.float32))) for name, x in tensors.items())
@@ -55,7 +61,7 @@ def write(learned: Policy | Critic, path: Path) -> None:
 def read_actor(path: Path) -> Callable[[Arrays], Arrays]:
     """Return the policy in a file as a function of named arrays."""
     torch, module = _module(path)
-    outputs: list[Any] = []
+    outputs: list[np.ndarray] = []
     module.actor.register_forward_hook(lambda layers, inputs, output: outputs.append(output.numpy()))
 
     def act(inputs: Arrays) -> Arrays:
@@ -113,8 +119,8 @@ def _observation(tensors: dict[str, Any]) -> Any:
     return parts.get("", parts)
 
 
-def _logits(actions: list[dict[str, Any]], outputs: np.ndarray) -> Arrays:
-    """Return the last layer's outputs as the policy lays logits out: one row for each choice, filled up with -inf."""
+def _logits(actions: list[Description], outputs: np.ndarray) -> Arrays:
+    """Return the last layer's outputs in the policy's layout of logits: a row for each choice, padded with -inf."""
     found, first = {}, 0
     for leaf in actions:
         columns, first = outputs[:, first : first + leaf["size"]], first + leaf["size"]
@@ -129,14 +135,14 @@ def _logits(actions: list[dict[str, Any]], outputs: np.ndarray) -> Arrays:
     return found
 
 
-def _actor(policy: Policy) -> tuple[dict[str, Any], Tensors]:
+def _actor(policy: Policy) -> tuple[Description, Tensors]:
     state, space = policy.state, policy.spec.action_space
     module = state.network.merge(state.parameters)
     if type(module) is SoftActor:
-        shared, shared_tensors = _shared(module, policy)
+        shared, shared_tensors = _encoder_and_memory(module, policy)
         torso, head, squash = module.torso, module.mean, True
     else:
-        shared, shared_tensors = _shared(_known(module, (MLPActorCritic, GRUActorCritic)), policy)
+        shared, shared_tensors = _encoder_and_memory(_supported(module, (MLPActorCritic, MemoryActorCritic)), policy)
         torso, head, squash = module.actor_torso, module.actor_head.layer, False
     description, tensors = _perceptron("actor", torso, head)
     bounds = [leaf.bounds for _, leaf in leaves(space) if isinstance(leaf, Box)]
@@ -147,23 +153,23 @@ def _actor(policy: Policy) -> tuple[dict[str, Any], Tensors]:
     return shared | description | {"actions": actions, "squash": squash}, shared_tensors | tensors
 
 
-def _critic(critic: Critic) -> tuple[dict[str, Any], Tensors]:
+def _critic(critic: Critic) -> tuple[Description, Tensors]:
     state = critic.state
     if critic.algorithm.values_actions:
         return _twin_critic(critic)
-    module = _known(state.network.merge(state.parameters), (MLPActorCritic, GRUActorCritic))
-    shared, shared_tensors = _shared(module, critic)
+    module = _supported(state.network.merge(state.parameters), (MLPActorCritic, MemoryActorCritic))
+    shared, shared_tensors = _encoder_and_memory(module, critic)
     description, tensors = _perceptron("critic", module.critic_torso, module.critic_head)
     mean, scale = location_and_scale(state.returns)
     unit = 1.0 if state.rewards is None else standard_deviation(state.rewards)
     return shared | description, shared_tensors | tensors | {"value_mean": mean * unit, "value_scale": scale * unit}
 
 
-def _twin_critic(critic: Critic) -> tuple[dict[str, Any], Tensors]:
+def _twin_critic(critic: Critic) -> tuple[Description, Tensors]:
     state, space = critic.state, critic.spec.action_space
     description, tensors = {}, {}
     for i in range(len(state.parameters[0])):
-        module = _known(state.network.merge(tuple(leaf[i] for leaf in state.parameters)), (SoftCritic,))
+        module = _supported(state.network.merge(tuple(leaf[i] for leaf in state.parameters)), (SoftCritic,))
         seen, encoder = _encoder(module.encoder, critic)
         layers, linear = _perceptron(f"critics.{i}", module.torso, module.head)
         description = seen | layers | {"action_size": action_size(space)}
@@ -172,28 +178,31 @@ def _twin_critic(critic: Critic) -> tuple[dict[str, Any], Tensors]:
     return description, tensors | {"action_low": low.ravel(), "action_high": high.ravel()}
 
 
-def _known(module: Any, kinds: tuple[type, ...]) -> Any:
-    """Refuse a network that `policy_module.py` has no twin of; a subclass may compute something else."""
+def _supported(module: object, kinds: tuple[type, ...]) -> Any:
+    """Return a network that `policy_module.py` can compute; a subclass may compute something else, and is refused."""
     if type(module) not in kinds:
         name = type(module).__name__
         raise LudusError(f"format=torch: the network {name} is not mlp or gru; use onnx, stablehlo or safetensors")
     return module
 
 
-def _shared(module: Any, learned: Policy | Critic) -> tuple[dict[str, Any], Tensors]:
-    """Encoder and memory."""
+def _encoder_and_memory(
+    module: SoftActor | MLPActorCritic | MemoryActorCritic, learned: Policy | Critic
+) -> tuple[Description, Tensors]:
+    """Return the description and the arrays of the encoder and of the memory."""
     seen, encoder = _encoder(module.encoder, learned)
     tensors = {f"encoder.{name}": x for name, x in encoder.items()}
-    has_memory = isinstance(module, GRUActorCritic)
-    if has_memory:
-        for ours, theirs in ((module.from_input, "ih"), (module.from_memory, "hh")):
+    size = None
+    if isinstance(module, MemoryActorCritic):
+        unit = _supported(module.memory_of("critic" if isinstance(learned, Critic) else "actor").unit, (GRUMemory,))
+        for ours, theirs in ((unit.from_input, "ih"), (unit.from_memory, "hh")):
             weight, bias = _linear(ours)
             tensors |= {f"gru.weight_{theirs}": weight, f"gru.bias_{theirs}": bias}
-    size = module.size if has_memory else None
+        size = unit.outputs
     return seen | {"inputs": module.encoder.outputs, "memory_size": size}, tensors
 
 
-def _encoder(encoder: Encoder, learned: Policy | Critic) -> tuple[dict[str, Any], Tensors]:
+def _encoder(encoder: Encoder, learned: Policy | Critic) -> tuple[Description, Tensors]:
     space, statistics = learned.spec.observation_space, learned.state.observations
     tensors, observations, images = {}, [], 0
     for (name, leaf), part in zip(leaves(space), encoder.parts, strict=True):
@@ -210,17 +219,17 @@ def _encoder(encoder: Encoder, learned: Policy | Critic) -> tuple[dict[str, Any]
     return {"observations": observations, "normalized": "mean" in tensors}, tensors
 
 
-def _observation_description(leaf: Any, scaling: Scaling) -> dict[str, Any]:
+def _observation_description(leaf: Leaf, scaling: Scaling) -> Description:
     if isinstance(leaf, Discrete | MultiDiscrete):
         return {"kind": "choices", "choices": _choices(leaf)}
-    if leaf.dtype == "uint8":
+    if isinstance(leaf, Box) and leaf.dtype == "uint8":
         low, width = (x.ravel().tolist() for x in byte_scale(leaf, scaling))
         return {"kind": "bytes", "size": vector_size(leaf), "low": low, "width": width}
     is_measured = isinstance(leaf, Box) and leaf.is_float
     return {"kind": "numbers" if is_measured else "integers", "size": vector_size(leaf)}
 
 
-def _action(name: str, leaf: Any, scaling: Scaling) -> dict[str, Any]:
+def _action(name: str, leaf: Leaf, scaling: Scaling) -> Description:
     rest = {"name": name, "size": vector_size(leaf), "shape": list(leaf.shape)}
     if isinstance(leaf, Discrete | MultiDiscrete):
         return rest | {"kind": "choices", "choices": _choices(leaf)}
@@ -231,12 +240,12 @@ def _action(name: str, leaf: Any, scaling: Scaling) -> dict[str, Any]:
 
 
 def _choices(leaf: Discrete | MultiDiscrete) -> list[tuple[int, int]]:
-    """Return, for each choice, among how many values and from which on."""
+    """Return the number of values and the first value of each choice."""
     sizes = [leaf.n] if isinstance(leaf, Discrete) else leaf.sizes
     return list(zip(sizes, np.broadcast_to(np.ravel(leaf.start), len(sizes)).tolist(), strict=True))
 
 
-def _image_description(part: NatureCNN) -> dict[str, Any]:
+def _image_description(part: NatureCNN) -> Description:
     channels = part.convolutions[0].kernel.shape[2]
     low, width = (x.tolist() for x in byte_scale(part.space, part.scaling))
     return {
@@ -250,7 +259,7 @@ def _image_description(part: NatureCNN) -> dict[str, Any]:
 
 
 def _image_tensors(part: NatureCNN) -> Tensors:
-    """Filters and the dense layer, whose inputs are ordered by channel first here and by side first in ours."""
+    """Return filters and dense layer; PyTorch orders the inputs of the latter by channel, ludus by height and width."""
     tensors = {}
     for place, convolution in zip(STRIDES, part.convolutions, strict=True):
         tensors[f"{place}.weight"] = np.transpose(convolution.kernel[...], (3, 2, 0, 1))  # HWIO -> OIHW
@@ -262,7 +271,7 @@ def _image_tensors(part: NatureCNN) -> Tensors:
     return tensors | {f"{DENSE}.bias": bias}
 
 
-def _perceptron(name: str, torso: Torso, head: Linear) -> tuple[dict[str, Any], Tensors]:
+def _perceptron(name: str, torso: Torso, head: Linear) -> tuple[Description, Tensors]:
     layers = [*torso.layers, head]
     sizes = [layers[0].kernel.shape[0], *(layer.kernel.shape[1] for layer in layers)]
     tensors = {}
@@ -276,5 +285,5 @@ def _linear(layer: Linear) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(layer.kernel[...]).T, np.asarray(layer.bias[...])
 
 
-def _flat(arrays: Sequence[Any]) -> np.ndarray:
+def _flat(arrays: Sequence[Array]) -> np.ndarray:
     return np.concatenate([np.ravel(x) for x in arrays])

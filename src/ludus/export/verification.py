@@ -1,23 +1,24 @@
-"""The proof that an exported policy acts as the policy does: on observations, in the runtime that will run it."""
+"""Comparison of an exported policy with the policy itself, in the runtime that will run it."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from ludus.critic import Critic
+from ludus.algorithms.critic import Critic
+from ludus.algorithms.policy import Policy
+from ludus.envs.base import AnyEnv
 from ludus.export.interface import Arrays, from_inputs, inputs_of, interface_of, memory_from
-from ludus.policy import Policy
-from ludus.rollout import runner
-from ludus.seeding import stream
+from ludus.rollout.runner import runner
+from ludus.runtime.rng import stream
 from ludus.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, leaves, map_leaves
-from ludus.types import LudusError, RolloutKeys, split_mask
+from ludus.types import LudusError, RolloutKeys, Tree, split_mask
 
 TOLERANCE = 1e-5
-"""The most that an action may differ, as a share of the largest action where that is above 1."""
-STEPS, LANES = 32, 8
-"""So many steps in so many environments are played for observations."""
+"""The allowed difference of an action, as a share of the largest action where that is above 1."""
+STEPS, NUM_ENVS = 32, 8
+"""Observations are collected for so many steps in so many environments."""
 
 
 Runtime = Callable[[Arrays], Arrays]
@@ -25,43 +26,43 @@ Runtime = Callable[[Arrays], Arrays]
 
 
 class Observations(NamedTuple):
-    """Observations `[steps, lanes, ...]` and, in words, where they come from."""
+    """Observations `[steps, envs, ...]` and, in words, their origin."""
 
-    obs: Any
+    obs: Tree
     origin: str
 
     def __str__(self) -> str:
-        """How many there are, and whence."""
-        steps, lanes = jax.tree.leaves(self.obs)[0].shape[:2]
-        return f"{steps * lanes} observations {self.origin}"
+        """Return their number and their origin."""
+        steps, envs = jax.tree.leaves(self.obs)[0].shape[:2]
+        return f"{steps * envs} observations {self.origin}"
 
     @property
     def is_masked(self) -> bool:
-        """Whether the environment says which actions are allowed."""
+        """Whether the observations have action masks."""
         return split_mask(self.obs)[1] is not None
 
 
-def played(policy: Policy, env: Any, seed: int = 0) -> Observations:
-    """Play some steps with the exploring policy, on separate environments."""
-    separate = env.remake(LANES)
+def played_observations(policy: Policy, env: AnyEnv, seed: int = 0) -> Observations:
+    """Collect observations with the exploring policy, in environments of its own."""
+    separate = env.remake(NUM_ENVS)
     try:
         keys = RolloutKeys(*(stream(seed, f"export {name}") for name in RolloutKeys._fields))
-        carry = runner(separate).start(policy.algorithm, separate, policy.state, stream(seed, "export"))
-        steps = runner(separate).collect(policy.algorithm, separate, policy.state, carry, keys, STEPS, False)[1].steps
+        carry = runner(separate).start(policy.acting, separate, policy.state, stream(seed, "export"))
+        steps = runner(separate).collect(policy.acting, separate, policy.state, carry, keys, STEPS, False)[1].steps
     finally:
         separate.close()
     return Observations(jax.tree.map(np.asarray, steps.obs), f"of {env.id}")
 
 
-def drawn(policy: Policy, seed: int = 0) -> Observations:
-    """Draw observations from their space, for an environment that cannot be played."""
+def sampled_observations(policy: Policy, seed: int = 0) -> Observations:
+    """Sample observations from their space, for an environment that cannot be stepped."""
     generator = np.random.default_rng(seed)
     obs = map_leaves(lambda leaf: _sample(leaf, generator), policy.spec.observation_space)
     return Observations(obs, "drawn from their space")
 
 
 def _sample(leaf: Leaf, generator: np.random.Generator) -> np.ndarray:
-    shape = (STEPS, LANES, *leaf.shape)
+    shape = (STEPS, NUM_ENVS, *leaf.shape)
     if isinstance(leaf, Box):
         low, high = leaf.bounds
         low, high = np.where(np.abs(low) < 1e6, low, -3.0), np.where(np.abs(high) < 1e6, high, 3.0)
@@ -72,25 +73,25 @@ def _sample(leaf: Leaf, generator: np.random.Generator) -> np.ndarray:
 
 
 def compare(policy: Policy, runtime: Runtime, seen: Observations) -> float:
-    """Return the greatest difference between a policy and what a runtime makes of it; raise if it is too great."""
+    """Return the greatest difference between a policy and its exported form; LudusError if it is too large."""
     worst = 0.0
-    for inputs, expected in answers(policy, seen):
+    for inputs, expected in policy_outputs(policy, seen):
         worst = max(worst, _difference(policy, expected, runtime(inputs)))
-        # Alone as well: a file that was made for one size of batch would fail.
+        # A batch of one, too: a file that works for one batch size only would fail.
         worst = max(worst, _difference(policy, _first(expected), runtime(_first(inputs))))
-    return _allowed(worst, "actions", seen)
+    return _checked(worst, "actions", seen)
 
 
 def compare_critic(policy: Policy, critic: Critic, runtime: Runtime, seen: Observations) -> float:
-    """Do the same for a critic; SAC's judges the policy's actions, a recurrent one sees the policy's memory."""
+    """Do the same for a critic; SAC's values the policy's actions, and a recurrent one gets the policy's memory."""
     judge, worst = _values_of(critic), 0.0
-    for inputs, expected in answers(policy, seen):
+    for inputs, expected in policy_outputs(policy, seen):
         if critic.algorithm.values_actions:
             inputs = inputs | {"action": expected["action"]}
         value = jax.device_get(judge(inputs)["value"])
-        worst = max(worst, _share(value, runtime(inputs)["value"]))
-        worst = max(worst, _share(value[:1], runtime(_first(inputs))["value"]))
-    return _allowed(worst, "values", seen)
+        worst = max(worst, _relative_difference(value, runtime(inputs)["value"]))
+        worst = max(worst, _relative_difference(value[:1], runtime(_first(inputs))["value"]))
+    return _checked(worst, "values", seen)
 
 
 def _values_of(critic: Critic) -> Runtime:
@@ -99,18 +100,18 @@ def _values_of(critic: Critic) -> Runtime:
     @jax.jit
     def judge(inputs: Arrays) -> Arrays:
         obs, memory = from_inputs(critic, one_memory, inputs)
-        return {"value": critic.algorithm.value(critic.state, memory, obs, inputs.get("action"))[1]}
+        return {"value": critic.acting.value(critic.state, memory, obs, inputs.get("action"))[1]}
 
     return judge
 
 
-def answers(policy: Policy, seen: Observations) -> Iterator[tuple[Arrays, Arrays]]:
-    """Yield inputs and the policy's answers: all at once, or step by step with the memory that comes with them."""
+def policy_outputs(policy: Policy, seen: Observations) -> Iterator[tuple[Arrays, Arrays]]:
+    """Yield inputs and the policy's outputs: all at once or, if it has a memory, step by step."""
     act = jax.jit(interface_of(policy, seen.is_masked).act)
-    steps, lanes = jax.tree.leaves(seen.obs)[0].shape[:2]
-    memory = policy.initial_memory(lanes)
+    steps, envs = jax.tree.leaves(seen.obs)[0].shape[:2]
+    memory = policy.initial_memory(envs)
     if not jax.tree.leaves(memory):
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen.obs)  # [steps, lanes] -> [n]
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen.obs)  # [steps, envs] -> [n]
         inputs = inputs_of(policy, flat, memory)
         yield inputs, jax.device_get(act(inputs))
         return
@@ -125,7 +126,7 @@ def _first(arrays: Arrays) -> Arrays:
     return {name: np.asarray(x)[:1] for name, x in arrays.items()}
 
 
-def _allowed(worst: float, what: str, seen: Observations) -> float:
+def _checked(worst: float, what: str, seen: Observations) -> float:
     if not worst <= TOLERANCE:
         raise LudusError(
             f"export: {what} differ by {worst:.2e} on {seen}, and {TOLERANCE:.0e} is allowed; nothing was written"
@@ -134,22 +135,22 @@ def _allowed(worst: float, what: str, seen: Observations) -> float:
 
 
 def _difference(policy: Policy, expected: Arrays, got: Arrays) -> float:
-    """Greatest difference of any output; actions that were chosen among a few must be the same, unless it is a tie."""
+    """Return the greatest difference of any output; discrete actions must be equal, except in a tie."""
     worst = 0.0
     for name, wanted in expected.items():
         if name not in got or np.shape(got[name]) != np.shape(wanted):
             return np.inf
         if np.issubdtype(wanted.dtype, np.floating):
-            worst = max(worst, _share(wanted, got[name]))
+            worst = max(worst, _relative_difference(wanted, got[name]))
     for name, leaf in leaves(policy.spec.action_space):
         action, logits = (f"{prefix}/{name}" if name else prefix for prefix in ("action", "logits"))
         if not isinstance(leaf, Box) and not np.array_equal(expected[action], got[action]):
-            worst = max(worst, _regret(leaf, expected[logits], expected[action], np.asarray(got[action])))
+            worst = max(worst, _logit_gap(leaf, expected[logits], expected[action], np.asarray(got[action])))
     return worst
 
 
-def _share(wanted: np.ndarray, got: np.ndarray) -> float:
-    """Greatest difference where the policy's answer is finite: a forbidden action's logit is not."""
+def _relative_difference(wanted: np.ndarray, got: np.ndarray) -> float:
+    """Return the greatest difference where the policy's output is finite; logits of forbidden actions are not."""
     is_finite = np.isfinite(wanted)
     wanted, got = wanted[is_finite], np.asarray(got)[is_finite]
     if not wanted.size:
@@ -158,8 +159,8 @@ def _share(wanted: np.ndarray, got: np.ndarray) -> float:
     return float(gap / max(1.0, np.abs(wanted).max())) if np.isfinite(gap) else np.inf
 
 
-def _regret(leaf: Leaf, logits: np.ndarray, wanted: np.ndarray, got: np.ndarray) -> float:
-    """By how much the logits of the policy's choice exceed those of the other: rounding may decide a tie."""
+def _logit_gap(leaf: Leaf, logits: np.ndarray, wanted: np.ndarray, got: np.ndarray) -> float:
+    """Return by how much the logits of the policy's choice exceed those of the other; rounding may decide a tie."""
     if isinstance(leaf, MultiBinary):
         return float(np.abs(logits[wanted.reshape(logits.shape) != got.reshape(logits.shape)]).max())
     assert isinstance(leaf, Discrete | MultiDiscrete)

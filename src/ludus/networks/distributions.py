@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ludus.networks.layers import action_size
+from ludus.networks.action_scaling import action_size
 from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, leaves
+from ludus.types import Array
 
 LOG_2PI = 1.8378770664093453
 LOG_2 = 0.6931471805599453
@@ -232,7 +233,7 @@ class Composite(NamedTuple):
 Distribution = Categorical | Gaussian | MultiCategorical | Bernoulli | Composite
 
 
-def distribution_for(space: Space, outputs: jax.Array, log_std: Any) -> Distribution:
+def distribution_for(space: Space, outputs: jax.Array, log_std: Array) -> Distribution:
     """Return the distribution over actions of a space, given a network's outputs `[..., action_size(space)]`.
 
     `log_std` holds one number for each real number of an action; None if there are none.
@@ -268,7 +269,7 @@ def sampling_noise(space: Space, key: jax.Array, shape: tuple[int, ...]) -> Any:
     return draw(key, (*shape, math.prod(space.shape)))
 
 
-def _parts(space: Space, outputs: jax.Array, log_std: Any) -> Iterator[Distribution]:
+def _parts(space: Space, outputs: jax.Array, log_std: Array) -> Iterator[Distribution]:
     for _, leaf in leaves(space):
         size = action_size(leaf)
         if isinstance(leaf, Box):
@@ -279,7 +280,7 @@ def _parts(space: Space, outputs: jax.Array, log_std: Any) -> Iterator[Distribut
         outputs = outputs[..., size:]
 
 
-def _padded(x: jax.Array, sizes: list[int], fill: Any) -> jax.Array:
+def _padded(x: jax.Array, sizes: list[int], fill: Array) -> jax.Array:
     """Components one after the other `[..., sum(sizes)]` as rows of equal length `[..., k, max(sizes)]`."""
     longest = max(sizes)
     if min(sizes) == longest:

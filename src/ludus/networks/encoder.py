@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ludus.networks.layers import Linear, as_vector, byte_scale, orthogonal, vector_size
+from ludus.networks.layers import Linear, orthogonal
+from ludus.networks.vectors import as_vector, byte_scale, vector_size
 from ludus.spaces import Box, Leaf, Space, leaves
-from ludus.types import Scaling
+from ludus.types import Scaling, Tree
 
 SMALLEST_IMAGE = 36
 """The shortest side that the three convolutions leave anything of."""
@@ -31,7 +32,7 @@ class Encoder(nnx.Module):
         )
         self.outputs = sum(part.outputs for part in self.parts)
 
-    def __call__(self, obs: Any) -> jax.Array:
+    def __call__(self, obs: Tree) -> jax.Array:
         """Encode a batch with any number of leading axes."""
         vectors = [part(leaf) for part, leaf in zip(self.parts, jax.tree.leaves(obs), strict=True)]
         return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
@@ -71,7 +72,7 @@ def _convolve_forward(images: jax.Array, kernel: jax.Array, stride: int) -> tupl
     return convolve(images, kernel, stride), (images, kernel)
 
 
-def _convolve_backward(stride: int, saved: Any, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _convolve_backward(stride: int, saved: Tree, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
     def derived(images: jax.Array, kernel: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jax.vjp(lambda *x: _filtered(*x, (stride, stride)), images, kernel)[1](slope)
 
@@ -152,7 +153,7 @@ class NatureCNN(nnx.Module):
         return x.reshape(*batch_shape, self.outputs)  # [n, 512] -> [..., 512]
 
 
-def is_image(space: Any) -> bool:
+def is_image(space: Space) -> bool:
     """Whether a space is of bytes with two sides that are long enough for convolutions, and channels."""
     if not isinstance(space, Box) or space.dtype != "uint8" or len(space.shape) != 3:
         return False

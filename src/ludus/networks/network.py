@@ -1,19 +1,26 @@
 """A network split once into what is static and its parameters, a tuple of arrays."""
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.extend.core import Var
 
-from ludus.networks.actor_critic import ActorCritic, NetworkBuilder
-from ludus.seeding import stream
-from ludus.types import LudusError, Spec
+from ludus.networks.actor_critic import ActorCritic
+from ludus.networks.builders import NetworkBuilder
+from ludus.networks.layers import Part
+from ludus.networks.recurrence import memory_of
+from ludus.runtime.rng import stream
+from ludus.spaces import map_leaves
+from ludus.types import Array, LudusError, Spec
 
 Leaves = tuple[jax.Array, ...]
 """The parameters of a network: a tuple is the pytree that JAX takes apart quickest."""
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 class Network:
@@ -33,12 +40,16 @@ class Network:
         self.kind = type(module).__name__
         contract = (name for name in vars(ActorCritic) if not name.startswith("_"))
         self.missing = [name for name in contract if not callable(getattr(module, name, None))]
-        self.has_memory = "initial_memory" not in self.missing and bool(
-            jax.tree.leaves(jax.eval_shape(lambda: module.initial_memory(1)))
-        )
-        self.names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+        is_whole = not self.missing
+        self.has_memory = is_whole and bool(jax.tree.leaves(jax.eval_shape(lambda: module.initial_memory(1))))
+        self.shares_memory = getattr(module, "shared", getattr(module, "memory_of", None) is None)
+        """Whether actor and critic see the same features."""
+        names = (jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths)
+        self.names = [name.removeprefix("memory/") for name in names]
+        self.owners = [next((part for part in PARTS if name.startswith(part)), "shared") for name in self.names]
+        """The part that each parameter belongs to, as its name begins: the actor, the critic, or both."""
 
-    def _split(self, seed: Any) -> tuple[Any, Any, Any]:
+    def _split(self, seed: jax.Array) -> tuple[Any, Any, Any]:
         module = self.build(self.spec, nnx.Rngs(seed))
         if not isinstance(module, nnx.Module):
             raise LudusError(f"network {self.build!r}: must build a flax.nnx.Module, got {type(module).__name__}")
@@ -66,7 +77,22 @@ class Network:
         """Return the parameters as the tree that the module holds."""
         return jax.tree.unflatten(self.treedef, parameters)
 
-    def ravel(self, parameters: Leaves) -> jax.Array:
+    def exchanged(self, ours: Leaves, theirs: Leaves, part: Part) -> Leaves:
+        """Return parameters of which those that the actor or the critic uses are theirs, the others ours."""
+        return tuple(b if used else a for a, b, used in zip(ours, theirs, self._used_by(part), strict=True))
+
+    def _used_by(self, part: Part) -> list[bool]:
+        """Return which parameters the actor or the critic depends on."""
+        obs = map_leaves(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), self.spec.observation_space)
+
+        def result(parameters: Leaves) -> Any:
+            module = self.merge(parameters)
+            memory = memory_of(module, part)
+            return getattr(module, part)(memory.remember(memory.initial_memory(1), obs)[1])
+
+        return _used(result, [np.zeros(shape, np.float32) for shape in self.shapes])
+
+    def ravel(self, parameters: Sequence[jax.Array]) -> jax.Array:
         """Return arrays of the parameters' shapes as one vector."""
         return jnp.concatenate([leaf.ravel() for leaf in parameters])
 
@@ -74,6 +100,16 @@ class Network:
         """Return the inverse of `ravel`."""
         parts = jnp.split(vector, self.offsets)
         return tuple(part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True))
+
+
+def _used(function: Callable[[Any], Any], parameters: Sequence[Array]) -> list[bool]:
+    """Return which arrays the result of `function(parameters)` depends on."""
+    program = jax.make_jaxpr(function)(parameters).jaxpr
+    needed = {x for x in program.outvars if isinstance(x, Var)}
+    for equation in reversed(program.eqns):
+        if needed & set(equation.outvars):
+            needed |= {x for x in equation.invars if isinstance(x, Var)}
+    return [x in needed for x in program.invars]
 
 
 def _check_pure(module: nnx.Module) -> None:

@@ -1,75 +1,210 @@
 """The networks of soft actor-critic: a squashed Gaussian actor and a critic of observation and action.
 
-Each has its own encoder: what the critics learn to see does not move under the actor.
+Each has its own encoder, and its own memory if the configuration has one: what the critics learn to see does not move
+under the actor. A network with a memory takes one step at a time while it acts, and whole sequences while it learns.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
+from ludus.networks.action_scaling import action_size
+from ludus.networks.actor_critic import UnitBuilder
 from ludus.networks.distributions import TanhGaussian
 from ludus.networks.encoder import Encoder
-from ludus.networks.layers import Linear, Torso, action_size, generator_from
-from ludus.types import Spec
+from ludus.networks.layers import Linear, Part, Torso, TorsoBuilder, generator_from
+from ludus.networks.memory import MemoryUnit
+from ludus.networks.network import Leaves, Network, network_for
+from ludus.types import Spec, Tree
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 """The actor's log standard deviation is kept between these (Haarnoja et al. 2018)."""
+
+NUM_CRITICS = 2
+
+
+class TorsoConfig(Protocol):
+    """What a network's configuration must offer, as `MLP` does: hidden layers for an actor or a critic.
+
+    One with a memory, as `GRU` and `Transformer`, besides has `unit(inputs, generator)`, which builds it.
+    """
+
+    def torso(self, part: Part, inputs: int, generator: np.random.Generator) -> Torso:
+        """Build the hidden layers."""
+        ...
+
+
+class Past(NamedTuple):
+    """What a network with a memory is shown of sequences, time first: it begins each with a blank memory."""
+
+    before: tuple[Tree, jax.Array] | None
+    """Observations and ends of the steps that only fill the memory, without a gradient; None if there are none."""
+    obs: Tree
+    """Observations `[L, n, ...]`."""
+    next_obs: Tree | None
+    """Their true successors, if those are to be seen, each by what was remembered at its step; else None."""
+    ended: jax.Array
+    """Where an episode's last step is, `[L, n]`."""
+
+
+class Seen:
+    """An encoder and, if there is one, the unit that remembers what it makes of observations."""
+
+    def __init__(self, encoder: Encoder, unit: MemoryUnit | None):
+        """Hold the layers of a module."""
+        self.encoder, self.unit = encoder, unit
+
+    @property
+    def outputs(self) -> int:
+        """Length of the features."""
+        return self.encoder.outputs if self.unit is None else self.unit.outputs
+
+    def step(self, memory: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
+        """Take in observations `[n, ...]`: the new memory and features `[n, outputs]`."""
+        return (memory, self.encoder(obs)) if self.unit is None else self.unit.step(memory, self.encoder(obs))
+
+    def whole(self, obs: Tree) -> jax.Array:
+        """Return the features of observations `[..., *shape]`, or, with a memory, of a `Past`."""
+        if self.unit is None:
+            return self.encoder(obs)
+        past: Past = obs
+        memory = self.unit.initial(past.ended.shape[1])
+        if past.before is not None:
+            shown, ended = past.before
+            filled = self.unit.span(memory, self.encoder(shown), None, ended, len(ended)).memories
+            memory = jax.lax.stop_gradient(jax.tree.map(lambda x: x[-1], filled))
+        after = None if past.next_obs is None else self.encoder(past.next_obs)
+        seen = self.unit.span(memory, self.encoder(past.obs), after, past.ended, len(past.ended))
+        return seen.features if after is None else seen.next_features
 
 
 class SoftActor(nnx.Module):
     """A perceptron with two heads, for the mean and the log standard deviation of each action before squashing."""
 
-    def __init__(self, spec: Spec, hidden_sizes: tuple[int, ...], activation: str, *, rngs: nnx.Rngs):
+    def __init__(self, spec: Spec, torso: TorsoBuilder, unit: UnitBuilder | None = None, *, rngs: nnx.Rngs):
         """Build the layers; the heads' small gain makes the first policy the same everywhere."""
         generator = generator_from(rngs)
         self.encoder = Encoder(spec.observation_space, generator, spec.scaling)
-        self.torso = Torso(self.encoder.outputs, hidden_sizes, activation, generator)
+        self.memory = None if unit is None else unit(self.encoder.outputs, generator)
+        self.torso = torso("actor", self.seen.outputs, generator)
         self.mean = Linear(self.torso.outputs, action_size(spec.action_space), 0.01, generator)
         self.log_std = Linear(self.torso.outputs, action_size(spec.action_space), 0.01, generator)
 
-    def __call__(self, obs: Any) -> TanhGaussian:
-        """Return the policy's distribution."""
-        features = self.torso(self.encoder(obs))
+    @property
+    def seen(self) -> Seen:
+        """What it sees of observations."""
+        return Seen(self.encoder, self.memory)
+
+    def __call__(self, obs: Tree) -> TanhGaussian:
+        """Return the policy's distribution for observations, or for a `Past` with a memory."""
+        return self._heads(self.seen.whole(obs))
+
+    def step(self, memory: Tree, obs: Tree) -> tuple[Tree, TanhGaussian]:
+        """Return the new memory and the policy's distribution."""
+        memory, features = self.seen.step(memory, obs)
+        return memory, self._heads(features)
+
+    def _heads(self, features: jax.Array) -> TanhGaussian:
+        features = self.torso(features)
         return TanhGaussian(self.mean(features), jnp.clip(self.log_std(features), LOG_STD_MIN, LOG_STD_MAX))
 
 
 class SoftCritic(nnx.Module):
     """A perceptron that sees observation and action side by side and tells the action's value."""
 
-    def __init__(self, spec: Spec, hidden_sizes: tuple[int, ...], activation: str, *, rngs: nnx.Rngs):
+    def __init__(self, spec: Spec, torso: TorsoBuilder, unit: UnitBuilder | None = None, *, rngs: nnx.Rngs):
         """Build the layers."""
         generator = generator_from(rngs)
         self.encoder = Encoder(spec.observation_space, generator, spec.scaling)
-        inputs = self.encoder.outputs + action_size(spec.action_space)
-        self.torso = Torso(inputs, hidden_sizes, activation, generator)
+        self.memory = None if unit is None else unit(self.encoder.outputs, generator)
+        inputs = self.seen.outputs + action_size(spec.action_space)
+        self.torso = torso("critic", inputs, generator)
         self.head = Linear(self.torso.outputs, 1, 1.0, generator)
 
-    def __call__(self, obs: Any, action: jax.Array) -> jax.Array:
+    @property
+    def seen(self) -> Seen:
+        """What it sees of observations."""
+        return Seen(self.encoder, self.memory)
+
+    def __call__(self, obs: Tree, action: jax.Array) -> jax.Array:
         """Return the value `[...]` of actions `[..., d]` in units where the bounds are -1 and 1."""
-        inputs = jnp.concatenate([self.encoder(obs), action], axis=-1)
-        return self.head(self.torso(inputs))[..., 0]
+        return self._judged(self.seen.whole(obs), action)
+
+    def step(self, memory: Tree, obs: Tree, action: jax.Array) -> tuple[Tree, jax.Array]:
+        """Return the new memory and the value."""
+        memory, features = self.seen.step(memory, obs)
+        return memory, self._judged(features, action)
+
+    def _judged(self, features: jax.Array, action: jax.Array) -> jax.Array:
+        return self.head(self.torso(jnp.concatenate([features, action], axis=-1)))[..., 0]
 
 
 @dataclass(frozen=True)
 class ActorOf:
-    """Builds the actor of a network's configuration; compares by value, so that programs are shared."""
+    """Builds the actor on a configuration's torso; compares by value, so that programs are shared."""
 
-    network: Any
+    network: TorsoConfig
 
     def __call__(self, spec: Spec, rngs: nnx.Rngs) -> nnx.Module:
         """Build the module."""
-        return self.network.soft_actor(spec, rngs)
+        return SoftActor(spec, self.network.torso, getattr(self.network, "unit", None), rngs=rngs)
 
 
 @dataclass(frozen=True)
 class CriticOf:
-    """Builds one critic of a network's configuration."""
+    """Builds one critic on a configuration's torso."""
 
-    network: Any
+    network: TorsoConfig
 
     def __call__(self, spec: Spec, rngs: nnx.Rngs) -> nnx.Module:
         """Build the module."""
-        return self.network.soft_critic(spec, rngs)
+        return SoftCritic(spec, self.network.torso, getattr(self.network, "unit", None), rngs=rngs)
+
+
+class SoftNetworks(NamedTuple):
+    """The static halves of the two kinds of network."""
+
+    actor: Network
+    critic: Network
+    has_memory: bool = False
+
+
+def soft_networks(config: TorsoConfig, spec: Spec) -> SoftNetworks:
+    """Return the actor's and the critics' network on a configuration's torso."""
+    actor, critic = network_for(ActorOf(config), spec), network_for(CriticOf(config), spec)
+    return SoftNetworks(actor, critic, hasattr(config, "unit"))
+
+
+def initial_memory(network: Network, parameters: Leaves, n: int) -> Tree:
+    """Return the memory of an actor or one critic in `n` environments at an episode's start; `()` if it has none."""
+    unit = network.merge(parameters).memory
+    return () if unit is None else unit.initial(n)
+
+
+def critic_values(network: Network, critics: Leaves, obs: Tree, action: jax.Array) -> jax.Array:
+    """Return the values of each critic, `[2, n]`; the parameters of both are stacked."""
+
+    def judge(leaves: Leaves) -> jax.Array:
+        return network.merge(leaves)(obs, action)
+
+    if network.has_filters:
+        # Filters of two networks at once would be convolutions in groups, which take half as long again.
+        return jnp.stack([judge(tuple(leaf[i] for leaf in critics)) for i in range(NUM_CRITICS)])
+    return jax.vmap(judge)(critics)
+
+
+def critic_step(
+    network: Network, critics: Leaves, memory: Tree, obs: Tree, action: jax.Array
+) -> tuple[Tree, jax.Array]:
+    """Return the new memory of both critics `[n, 2, ...]` and their values `[2, n]`, for one step."""
+    if not jax.tree.leaves(memory):
+        return memory, critic_values(network, critics, obs, action)
+
+    def judge(leaves: Leaves, memory: Tree) -> tuple[Tree, jax.Array]:
+        return network.merge(leaves).step(memory, obs, action)
+
+    return jax.vmap(judge, in_axes=(0, 1), out_axes=(1, 0))(critics, memory)

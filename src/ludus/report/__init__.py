@@ -1,1 +1,1 @@
-"""What run folders have to tell: lists, comparisons, figures, a page. Reads run folders, knows no algorithm."""
+"""Reports: figures, a page, films and a live page, all of them made from run folders."""

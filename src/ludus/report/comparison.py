@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ludus.report.run import Run
-from ludus.report.statistics import Estimate, estimate
-from ludus.report.story import Story, read_several
-from ludus.report.strict import strict
+from ludus.runs.folder import flat
+from ludus.runs.reader import Run
+from ludus.runs.statistics import Estimate, estimate
+from ludus.runs.strict_json import strict
+from ludus.runs.summary import Story, read_several
 from ludus.types import LudusError
 
 OWN = ("seed", "run_dir", "verbose", "log_frequency", "loguru")
@@ -106,15 +107,6 @@ def settings(run: Run) -> dict[str, Any]:
     """Return the configuration of a run as one flat dictionary, without its seed and its folder."""
     every = flat(run.config)
     return {name: value for name, value in every if name not in OWN and not name.startswith("tracking.")}
-
-
-def flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a configuration, those of its parts under `part.name`."""
-    for name, value in config.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def differences(groups: Sequence[Group]) -> dict[str, list[Any]]:

@@ -1,8 +1,8 @@
-"""Where reports are written: into a run folder, and never through a link out of it."""
+"""Writing the files of a report into a run folder, and never through a link out of it."""
 
 from pathlib import Path
 
-from ludus import files
+from ludus.runtime import files
 from ludus.types import LudusError
 
 

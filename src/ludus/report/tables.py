@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ludus.report.comparison import LAST_SHARE, Comparison, Group
-from ludus.report.run import Row
-from ludus.report.statistics import RESAMPLES, Estimate
+from ludus.runs.reader import Row
+from ludus.runs.statistics import RESAMPLES, Estimate
 
 
 def runs_table(rows: Sequence[Row]) -> str:
@@ -17,11 +17,16 @@ def runs_table(rows: Sequence[Row]) -> str:
             continue
         mark = "*" if row.best_return_of == "training" else ""
         best = "" if row.best_return is None else f"{row.best_return:,.2f}{mark}"
-        lines.append((row.name, row.environment or "", row.algorithm or "", f"{row.steps:,}", best, row.status))
+        lines.append((row.name, row.environment or "", row.algorithm or "", f"{row.steps:,}", best, _status(row)))
     table = aligned(lines, right={3, 4})
     if any(row.best_return_of == "training" for row in rows):
         table += "\n* the best iteration of training; the run was not evaluated"
     return table
+
+
+def _status(row: Row) -> str:
+    rows = "row" if row.damaged_rows == 1 else "rows"
+    return f"{row.status}, {row.damaged_rows:,} damaged {rows}" if row.damaged_rows else row.status
 
 
 def comparison_table(comparison: Comparison) -> str:

@@ -4,8 +4,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ludus.report.series import block_means, trend
-from ludus.report.story import Story
+from ludus.report.figures.series import block_means, trend
+from ludus.runs.summary import Story
 
 Word = Literal["solved", "improving", "stuck", "diverged", "too early to say"]
 BLOCKS = 10

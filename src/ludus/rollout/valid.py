@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ludus.types import Transition
+from ludus.types import Array, Transition
 
 
-def within(active: Any, ended: Any, episodes_left: Any) -> Any:
+def within(active: Array, ended: Array, episodes_left: Array) -> Any:
     """Return which rows `[B]` of one step count, if only so many episodes more may end: the first of those that do."""
     return active & ~(ended & ((active & ended).cumsum() > episodes_left))
 

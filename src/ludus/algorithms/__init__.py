@@ -1,0 +1,1 @@
+"""Algorithms, and what they learnt: policies, critics and their files."""

@@ -1,0 +1,118 @@
+"""What PPO and SAC refuse before anything is compiled, each in one line that names the field, the value and the fix."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ludus.algorithms.kl_penalty import REFERENCES
+from ludus.algorithms.observations import check_observation_space
+from ludus.algorithms.schedules import Schedule
+from ludus.networks.action_scaling import check_action_space
+from ludus.networks.layers import Torso
+from ludus.networks.network import network_for
+from ludus.spaces import Box
+from ludus.types import LudusError, Spec
+
+if TYPE_CHECKING:
+    from ludus.algorithms.ppo import PPO
+    from ludus.algorithms.sac import SAC
+
+
+def check_ppo_settings(ppo: "PPO") -> None:
+    """Refuse hyperparameters that contradict each other."""
+    if ppo.minibatch_size > ppo.batch_size:
+        raise LudusError(
+            f"algorithm.minibatch_size={ppo.minibatch_size}: must be at most algorithm.batch_size={ppo.batch_size}"
+        )
+    if ppo.minibatch_size % ppo.accumulation_steps:
+        raise LudusError(
+            f"algorithm.accumulation_steps={ppo.accumulation_steps}: "
+            f"must divide algorithm.minibatch_size={ppo.minibatch_size}"
+        )
+    if ppo.value_clip_epsilon is not None and not (ppo.normalize_returns or ppo.normalize_rewards):
+        raise LudusError(
+            "algorithm.value_clip_epsilon needs algorithm.normalize_returns=true (or normalize_rewards): "
+            "in raw units it would starve the critic"
+        )
+    if ppo.kl_reference not in REFERENCES:
+        raise LudusError(f"algorithm.kl_reference={ppo.kl_reference}: must be {' or '.join(REFERENCES)}")
+    if ppo.kl_target is not None and isinstance(ppo.kl_coef, Schedule):
+        raise LudusError(
+            f"algorithm.kl_coef={ppo.kl_coef}: cannot follow a schedule and algorithm.kl_target={ppo.kl_target} too; "
+            "give one number to start from"
+        )
+
+
+def check_ppo(ppo: "PPO", spec: Spec) -> None:
+    """Refuse spaces, batches and networks that PPO cannot learn with."""
+    check_observation_space("PPO", spec.observation_space)
+    check_action_space("PPO", spec.action_space)
+    if ppo.minibatch_size == 1:
+        raise LudusError(
+            "algorithm.minibatch_size=1: must be at least 2, "
+            "since a single advantage is standardised to 0 and nothing could be learnt"
+        )
+    if ppo.batch_size % spec.num_envs:
+        raise LudusError(f"num_envs={spec.num_envs}: must divide algorithm.batch_size={ppo.batch_size}")
+    network = network_for(ppo.network, spec)
+    network.check_actor_critic()
+    length, rollout = ppo.segment_length, ppo.rollout_length(spec.num_envs)
+    if not network.has_memory or length is None:
+        return
+    if rollout % length:
+        raise LudusError(
+            f"algorithm.segment_length={length}: must divide the rollout's steps, batch_size / num_envs = {rollout}"
+        )
+    if (ppo.minibatch_size // ppo.accumulation_steps) % length:
+        raise LudusError(
+            f"algorithm.minibatch_size={ppo.minibatch_size}: with a memory, minibatches are made of segments, "
+            f"so every part must be a multiple of algorithm.segment_length={length}"
+        )
+
+
+def check_sac(sac: "SAC", spec: Spec) -> None:
+    """Refuse spaces, networks and replays that SAC cannot learn with."""
+    check_observation_space("SAC", spec.observation_space)
+    space = spec.action_space
+    if not (isinstance(space, Box) and space.is_float and space.is_bounded):
+        raise LudusError(
+            f"SAC: action space {space} is not supported; it must be a Box of floats with finite bounds (try PPO)"
+        )
+    if not hasattr(sac.network, "torso"):
+        raise LudusError(
+            f"algorithm.network={type(sac.network).__name__}: SAC needs torso(part, inputs, generator), which mlp has"
+        )
+    if hasattr(sac.network, "unit"):
+        check_sequences(sac, spec)
+    inserted = sac.unroll_length * spec.num_envs
+    if inserted > sac.replay_size:
+        raise LudusError(
+            f"algorithm.replay_size={sac.replay_size}: must hold one iteration, "
+            f"unroll_length x num_envs = {inserted} transitions"
+        )
+
+
+def check_sequences(sac: "SAC", spec: Spec) -> None:
+    """Refuse sequences that SAC cannot learn from with a memory."""
+    length = sac.burn_in + sac.segment_length
+    if getattr(sac.network, "shared", False):
+        raise LudusError("algorithm.network.shared=true: must be false, since SAC's critics see actions too")
+    torso = sac.network.torso("critic", 1, np.random.default_rng(0))
+    if isinstance(torso, Torso) and not len(torso.layers):
+        raise LudusError("algorithm.network.hidden_sizes=[]: SAC's critics need a layer that sees memory and action")
+    if sac.batch_size % sac.segment_length:
+        raise LudusError(
+            f"algorithm.segment_length={sac.segment_length}: must divide algorithm.batch_size={sac.batch_size}, since "
+            "batches are made of whole sequences"
+        )
+    window = getattr(sac.network, "context_length", 1)
+    if length < window:
+        raise LudusError(
+            f"algorithm.network.context_length={window}: must be at most algorithm.burn_in + algorithm.segment_length "
+            f"= {length}, or acting would see longer pasts than learning ever does"
+        )
+    if sac.replay_size < length * spec.num_envs:
+        raise LudusError(
+            f"algorithm.replay_size={sac.replay_size}: must hold one sequence of each environment, "
+            f"(burn_in + segment_length) x num_envs = {length * spec.num_envs} transitions"
+        )

@@ -1,0 +1,170 @@
+"""Verbs that let a trained policy act: `evaluate`, `video` and `export`."""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ludus.cli.arguments import Parser, add_allow_code, add_run, need_mlflow, newest_run
+from ludus.runtime import user_code
+from ludus.types import LudusError
+
+if TYPE_CHECKING:
+    from ludus.algorithms.policy import Policy
+    from ludus.training.evaluation import Evaluation
+
+
+def evaluate(words: list[str]) -> int:
+    """Play a policy and say what it reached."""
+    parser = Parser(prog="ludus evaluate", description="Play episodes with the final policy of a run.")
+    where = "run folder (default: the newest in runs/), or a model that MLflow knows, such as models:/NAME@champion"
+    parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help=where)
+    add_allow_code(parser)
+    parser.add_argument(
+        "--episodes",
+        type=_episodes,
+        default=100,
+        metavar="N",
+        help="how many (default: 100), or all held-out scenarios",
+    )
+    parser.add_argument("--scenarios", metavar="FOLDER", help="play the evaluation scenarios of another set")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="decides how each begins (default: 0)")
+    parser.add_argument("--stochastic", action="store_true", help="sample actions from the policy (default: greedy)")
+    parser.add_argument("--env", metavar="ID", help="play elsewhere than where it was trained")
+    parser.add_argument("--checkpoint", metavar="STEP", help="latest, best or a step, instead of the final policy")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a table of the episodes")
+    given = parser.parse_args(words)
+    from ludus.envs.registry import code_in
+    from ludus.training.evaluation import evaluate as evaluated
+    from ludus.training.run_config import environment_in
+
+    policy, config = _policy(given.run or newest_run(), given.checkpoint)
+    if given.env is not None:
+        for name in code_in(given.env, ()):
+            user_code.imported(name)  # typed, and so the user's own command
+        config = {"env": given.env, "num_envs": config.get("num_envs"), "env_wrappers": config.get("env_wrappers")}
+    if given.scenarios is not None:
+        config = {**config, "env_options": {**(config.get("env_options") or {}), "scenarios": given.scenarios}}
+    env = environment_in(config, "use ludus.evaluate in Python, or give --env")
+    with contextlib.closing(env):
+        evaluation = evaluated(policy, env, given.episodes, given.seed, deterministic=not given.stochastic)
+    if given.csv is not None:
+        _write_episodes(given.csv, evaluation)
+    print(json.dumps(evaluation.summary()) if given.json else evaluation)
+    return 0
+
+
+def _episodes(word: str) -> int | str:
+    """Read a number of episodes, or "all"."""
+    if word != "all" and not word.lstrip("-").isdecimal():
+        raise LudusError(f"--episodes={word}: must be an integer, or all")
+    return word if word == "all" else int(word)
+
+
+def video(words: list[str]) -> int:
+    """Film a policy."""
+    parser = Parser(
+        prog="ludus video",
+        description="Let a policy of a run play and film it: RUN/videos has the film (mp4) and what was drawn on each "
+        "of its frames (jsonl), RUN/episodes the episode itself.",
+    )
+    add_run(parser)
+    add_allow_code(parser)
+    parser.add_argument(
+        "--checkpoint", metavar="C", help="latest, best, a step or a name in RUN/policies (default: the final policy)"
+    )
+    parser.add_argument("--episodes", type=int, default=1, metavar="N", help="film so many (default: 1)")
+    parser.add_argument("--extremes", action="store_true", help="film the worst and the best of N instead (100)")
+    parser.add_argument("--grid", action="store_true", help="film the policies of the run side by side, as it learned")
+    parser.add_argument("--gif", action="store_true", help="make a gif besides")
+    parser.add_argument("--seed", type=int, metavar="N", help="decides how each begins (default: the run's own)")
+    given = parser.parse_args(words)
+    if given.episodes < 1:
+        raise LudusError(f"--episodes={given.episodes}: must be at least 1")
+    if given.seed is not None and given.seed < 0:
+        raise LudusError(f"--seed={given.seed}: must be at least 0")
+    from ludus.training.film import film, film_grid, headless
+
+    headless()
+    run = given.run or newest_run()
+    if given.grid:
+        film_grid(run, seed=given.seed, gif=given.gif)
+    else:
+        many = 100 if given.episodes == 1 else given.episodes
+        among = many if given.extremes else 0
+        film(run, given.checkpoint, episodes=given.episodes, among=among, seed=given.seed, gif=given.gif)
+    return 0
+
+
+def export(words: list[str]) -> int:
+    """Write a policy for another runtime."""
+    parser = Parser(prog="ludus export", description="Write a policy of a run for another runtime, and prove it there.")
+    add_run(parser)
+    add_allow_code(parser)
+    parser.add_argument("--format", required=True, metavar="F", help="safetensors, torch, onnx or stablehlo")
+    parser.add_argument("--policy", default="final", metavar="P", help="final, best or a file of RUN/policies")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="where to (default: RUN/exports/POLICY)")
+    given = parser.parse_args(words)
+    from ludus.algorithms.critic import FINAL as CRITIC
+    from ludus.algorithms.critic import load_critic
+    from ludus.algorithms.policy import BEST, BEST_BY, FINAL, load_policy
+    from ludus.export import export_policy
+    from ludus.runs.folder import read_config
+    from ludus.training.run_config import environment_in
+
+    run = given.run or newest_run()
+    config = read_config(run)
+    best = BEST_BY if (config.get("checkpoint") or {}).get("best_by") else BEST
+    file = run / {"final": FINAL, "best": best}.get(given.policy, Path("policies") / given.policy)
+    policy = load_policy(file)
+    critic = load_critic(run) if given.policy == "final" and (run / CRITIC).exists() else None
+    try:
+        env = environment_in(config, "use ludus.export in Python")
+    except LudusError as error:  # an environment that is not here shall not keep a policy from travelling
+        print(f"ludus: compared on observations drawn from their space, since {error}", file=sys.stderr)
+        env = None
+    folder = given.output or run / "exports" / file.stem
+    with contextlib.closing(env) if env else contextlib.nullcontext():
+        print(export_policy(policy, given.format, folder, critic=critic, env=env, name=file.stem))
+    return 0
+
+
+def _policy(run: Path, checkpoint: str | None) -> tuple["Policy", dict[str, Any]]:
+    """Return the final policy of a run, that of a checkpoint or a registered one, and its configuration."""
+    from ludus.algorithms.policy import FINAL, load_policy
+    from ludus.runs.checkpoint.store import Checkpoints
+    from ludus.runs.folder import read_config
+
+    if str(run).startswith("models:"):
+        if checkpoint is not None:
+            raise LudusError(f"--checkpoint={checkpoint}: {run} is a registered model, which has none")
+        need_mlflow(str(run))
+        from ludus.training.publish import fetch
+
+        return fetch(str(run), Path("runs"))
+    config = read_config(run)
+    if checkpoint is None:
+        if not (run / FINAL).exists() and Checkpoints(run).steps():
+            raise LudusError(
+                f"{run}: has no final policy, since it is running or was killed; --checkpoint latest plays what it had "
+                "learnt by its last checkpoint"
+            )
+        return load_policy(run), config
+    from ludus.training.past_policies import policy_at
+
+    return policy_at(run, checkpoint), config
+
+
+def _write_episodes(path: Path, evaluation: "Evaluation") -> None:
+    import csv
+
+    try:
+        with path.open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["episode", "return", "length", *evaluation.info])
+            columns = [x.tolist() for x in (evaluation.returns, evaluation.lengths, *evaluation.info.values())]
+            table.writerows([number, *row] for number, row in enumerate(zip(*columns, strict=True)))
+    except OSError as error:
+        raise LudusError(f"--csv={path}: cannot be written ({error.strerror})") from error

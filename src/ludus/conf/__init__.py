@@ -1,1 +1,0 @@
-"""Presets as data: `preset/<environment id>/<algorithm>.yaml` holds settings that are known to work there."""

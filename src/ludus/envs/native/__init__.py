@@ -1,0 +1,1 @@
+"""Environments of our own, as JAX functions."""

@@ -1,0 +1,1 @@
+"""Worker processes that step host environments in parallel."""

@@ -1,1 +1,0 @@
-"""Learning: the algorithm protocol, PPO, and the pure mathematics under it."""

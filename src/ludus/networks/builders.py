@@ -1,0 +1,160 @@
+"""Builders: a network's configuration, from which the network is made for the spaces of an environment.
+
+They know no algorithm. PPO calls one with `(spec, rngs)` for an actor-critic; SAC asks for torsos, and for units that
+remember, and puts heads of its own on them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from flax import nnx
+
+from ludus.networks.actor_critic import ActorCritic, MemoryActorCritic, MLPActorCritic
+from ludus.networks.layers import ACTIVATIONS, Part, Torso
+from ludus.networks.memory import GRUMemory, TransformerMemory
+from ludus.types import LudusError, Spec
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Separate actor and critic perceptrons."""
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Width of each hidden layer, e.g. [64, 128, 256]."""
+    activation: str = "tanh"
+    """Nonlinearity after each hidden layer: tanh, relu, elu, gelu or silu."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Width of each hidden layer of the critic; null: as the actor's."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        _check_torso(self)
+
+    def __call__(self, spec: Spec, rngs: nnx.Rngs) -> ActorCritic:
+        """Build an actor-critic."""
+        return MLPActorCritic(spec, self.torso, rngs=rngs)
+
+    def torso(self, part: Part, inputs: int, generator: np.random.Generator) -> Torso:
+        """Build the hidden layers of an actor or a critic."""
+        return _torso(self, part, inputs, generator)
+
+
+@dataclass(frozen=True)
+class GRU:
+    """A recurrent network, for environments that do not show their whole state."""
+
+    memory_size: int = 64
+    """Length of the memory vector."""
+    hidden_sizes: tuple[int, ...] = (64,)
+    """Width of each hidden layer after the memory."""
+    activation: str = "tanh"
+    """Nonlinearity after each hidden layer: tanh, relu, elu, gelu or silu."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Width of each hidden layer of the critic after the memory; null: as the actor's."""
+    shared: bool = False
+    """Whether actor and critic share one memory; then returns should be normalised."""
+    horizon: int | None = None
+    """Steps for which some of the memory lasts from the first, at least 2; null: all of it fades within a few."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        _check_torso(self)
+        _check_counts(self, "memory_size")
+        if self.horizon is not None:
+            _check_counts(self, "horizon", least=2)
+
+    def __call__(self, spec: Spec, rngs: nnx.Rngs) -> ActorCritic:
+        """Build an actor-critic."""
+        return MemoryActorCritic(spec, self.unit, self.torso, self.shared, rngs=rngs)
+
+    def torso(self, part: Part, inputs: int, generator: np.random.Generator) -> Torso:
+        """Build the hidden layers of an actor or a critic."""
+        return _torso(self, part, inputs, generator)
+
+    def unit(self, inputs: int, generator: np.random.Generator) -> GRUMemory:
+        """Build the unit that remembers."""
+        return GRUMemory(inputs, self.memory_size, generator, self.horizon)
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A causal transformer over the latest steps, for environments that do not show their whole state."""
+
+    context_length: int = 32
+    """Steps that each layer sees, the present one among them."""
+    model_dim: int = 64
+    """Length of the vector that stands for a step."""
+    num_layers: int = 2
+    """Blocks of attention and perceptron, one after the other."""
+    num_heads: int = 4
+    """Parts of the vector that attend by themselves; they divide model_dim."""
+    feedforward_dim: int = 128
+    """Width of each block's perceptron."""
+    hidden_sizes: tuple[int, ...] = (64,)
+    """Width of each hidden layer after the transformer."""
+    activation: str = "tanh"
+    """Nonlinearity after each hidden layer: tanh, relu, elu, gelu or silu."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Width of each hidden layer of the critic after the transformer; null: as the actor's."""
+    shared: bool = False
+    """Whether actor and critic share one transformer; then returns should be normalised."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        _check_torso(self)
+        _check_counts(self, "context_length", "model_dim", "num_layers", "num_heads", "feedforward_dim")
+        if self.model_dim % self.num_heads:
+            raise LudusError(
+                f"algorithm.network.num_heads={self.num_heads}: must divide "
+                f"algorithm.network.model_dim={self.model_dim}"
+            )
+
+    def __call__(self, spec: Spec, rngs: nnx.Rngs) -> ActorCritic:
+        """Build an actor-critic."""
+        return MemoryActorCritic(spec, self.unit, self.torso, self.shared, rngs=rngs)
+
+    def torso(self, part: Part, inputs: int, generator: np.random.Generator) -> Torso:
+        """Build the hidden layers of an actor or a critic."""
+        return _torso(self, part, inputs, generator)
+
+    def unit(self, inputs: int, generator: np.random.Generator) -> TransformerMemory:
+        """Build the unit that remembers."""
+        return TransformerMemory(
+            inputs,
+            model_dim=self.model_dim,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            feedforward_dim=self.feedforward_dim,
+            window=self.context_length,
+            generator=generator,
+        )
+
+
+NETWORKS: dict[str, type] = {"mlp": MLP, "gru": GRU, "transformer": Transformer}
+
+NetworkBuilder = Callable[[Spec, nnx.Rngs], ActorCritic]
+
+
+def _torso(config: MLP | GRU | Transformer, part: Part, inputs: int, generator: np.random.Generator) -> Torso:
+    own = config.critic_hidden_sizes if part == "critic" else None
+    return Torso(inputs, config.hidden_sizes if own is None else own, config.activation, generator)
+
+
+def _check_counts(config: GRU | Transformer, *names: str, least: int = 1) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise LudusError(f"algorithm.network.{name}={value}: must be an integer of at least {least}")
+
+
+def _check_torso(config: MLP | GRU | Transformer) -> None:
+    for name in ("hidden_sizes", "critic_hidden_sizes"):
+        sizes = getattr(config, name)
+        if sizes is None and name == "critic_hidden_sizes":
+            continue
+        object.__setattr__(config, name, tuple(sizes))  # a list from a config file is welcome
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise LudusError(f"algorithm.network.{name}={list(sizes)}: every size must be a positive integer")
+    if config.activation not in ACTIVATIONS:
+        raise LudusError(f"algorithm.network.activation={config.activation!r}: must be one of {', '.join(ACTIVATIONS)}")

@@ -1,0 +1,1 @@
+"""Figures: what is drawn of a run, as panels that know no plotting library."""

@@ -1,0 +1,1 @@
+"""Videos: a recorded episode, drawn frame by frame."""

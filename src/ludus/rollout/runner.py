@@ -1,0 +1,117 @@
+"""The two ways to run environments, with one signature: compiled for JAX environments, in Python for all others."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol
+
+import jax
+
+from ludus.envs.base import AnyEnv
+from ludus.envs.batch import JaxEnv
+from ludus.rollout import compiled, compiled_episodes, host, host_episodes
+from ludus.rollout.acting import Actor
+from ludus.rollout.episodes import Enough, Look, Played, Watched
+from ludus.runtime.compilation import Options
+from ludus.types import Array, Course, EpisodeStats, Match, Rollout, RolloutKeys, Tree, Watch
+
+
+class Begin(Protocol):
+    """Starts every environment; returns where they are, which goes on from rollout to rollout."""
+
+    def __call__(self, algorithm: Actor, env: Any, policy: Tree, key: jax.Array, course: Course = ...) -> Any:
+        """Return the carry."""
+        ...
+
+
+class Collect(Protocol):
+    """Makes one rollout; see `compiled.collect`."""
+
+    def __call__(  # noqa: PLR0913  each part of a rollout is given by itself
+        self,
+        algorithm: Actor,
+        env: Any,
+        policy: Tree,
+        carry: Tree,
+        keys: RolloutKeys,
+        num_steps: int,
+        threshold: int = 0,
+        episodes_left: Array | None = None,
+        *,
+        course: Course = ...,
+        watch: Watch | None = None,
+    ) -> tuple[Any, Rollout, EpisodeStats]:
+        """Return the carry after it, the rollout, and what its episodes came to."""
+        ...
+
+
+class Play(Protocol):
+    """Plays the episodes of an evaluation on separate environments."""
+
+    def __call__(self, algorithm: Actor, env: Any, policy: Tree, key: jax.Array, match: Match) -> Played:
+        """Return what they came to."""
+        ...
+
+
+class WatchEpisode(Protocol):
+    """Plays one of the episodes that `Play` plays, and keeps all of its steps."""
+
+    def __call__(
+        self, look: Look, parts: Tree, memory: Tree, env: Any, key: jax.Array, index: int, most: int, enough: Enough
+    ) -> Watched:
+        """Return episode `index`, of `most` steps at most."""
+        ...
+
+
+class Runner(NamedTuple):
+    """One way to run environments."""
+
+    kind: Literal["compiled", "host"]
+    begin: Begin
+    """Inside a program, where there is one."""
+    start: Begin
+    """As a program of its own."""
+    collect: Collect
+    play: Play
+    watch: WatchEpisode
+    snapshot: Callable[[Any], dict[str, Any]]
+    """Returns what it takes, besides the carry, to come back to where the environments are."""
+    restore: Callable[[Any, dict[str, Any], Any], bool]
+    """Brings environments to where they were by a snapshot and a carry; returns whether they are there."""
+    compile_update: Callable[[Callable, Options, tuple[str, ...]], Callable]
+    """Returns an update as it has to be called: compiled, if it is a program of its own."""
+    whole: Callable[[Callable], Callable]
+    """Returns a rollout, all of whose settings are given, as a program of its own."""
+    is_pure: bool
+    """Whether an episode that another thread plays can disturb no other."""
+
+
+COMPILED = Runner(
+    "compiled",
+    compiled.begin,
+    compiled.start,
+    compiled.collect,
+    compiled_episodes.play,
+    compiled_episodes.watch,
+    compiled.snapshot,
+    compiled.restore,
+    compiled.compile_update,
+    compiled.whole,
+    is_pure=True,
+)
+HOST = Runner(
+    "host",
+    host.begin,
+    host.start,
+    host.collect,
+    host_episodes.play,
+    host_episodes.watch,
+    host.snapshot,
+    host.restore,
+    host.compile_update,
+    host.whole,
+    is_pure=False,  # environments may share anything
+)
+
+
+def runner(env: AnyEnv) -> Runner:
+    """Return the way to run `env`: the one place in the package that asks which kind it is."""
+    return COMPILED if isinstance(env, JaxEnv) else HOST

@@ -1,0 +1,1 @@
+"""Trackers: TensorBoard and MLflow, which read the journal and remember how far they came."""

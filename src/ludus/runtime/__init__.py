@@ -1,0 +1,1 @@
+"""Runtime: random keys, packed arrays, compiled programs, counters, files, child processes, signals."""

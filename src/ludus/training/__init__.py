@@ -1,0 +1,1 @@
+"""Training: the trainer and everything that it brings together."""

@@ -1,0 +1,54 @@
+"""What is checked before a run begins, and before anything is compiled."""
+
+from dataclasses import replace
+
+import jax
+
+from ludus.algorithms.base import check_algorithm
+from ludus.algorithms.hyperparameters import register
+from ludus.envs.base import AnyEnv
+from ludus.runs.folder import RunFolder
+from ludus.runtime import autotuning, secrets
+from ludus.training.budget import Budget
+from ludus.training.settings import Settings
+from ludus.types import LudusError
+
+
+def check_parts(algorithm: object, env: object, settings: object) -> None:
+    """Refuse what is no algorithm, no environment or no settings, and a process that computes in another way."""
+    check_algorithm(algorithm)
+    register(type(algorithm))
+    if not hasattr(env, "num_envs") or not hasattr(env, "remake"):
+        raise LudusError(f"env={env!r}: must be made by ludus.make_env")
+    if not isinstance(settings, Settings):
+        raise LudusError(f"settings={settings!r}: must be ludus.Settings(...)")
+    if settings.deterministic and not autotuning.is_deterministic():
+        raise LudusError(
+            f"deterministic=true: JAX runs already; set XLA_FLAGS={autotuning.DETERMINISTIC}=true before it starts"
+        )
+    if jax.config.values["jax_enable_x64"]:
+        raise LudusError("jax_enable_x64 is on, and ludus computes in 32 bits: switch it off (JAX_ENABLE_X64=0)")
+
+
+def check_secrets(env: AnyEnv) -> None:
+    """Refuse what must not be written into a run folder."""
+    secrets.check("env_options", dict(env.options))
+    secrets.check("env_wrappers", env.env_wrappers)
+
+
+def with_threshold(settings: Settings, threshold: float | None) -> Settings:
+    """Return the settings with the return from which on an episode of this environment is a success."""
+    wanted = threshold if settings.success_return is None else settings.success_return
+    if wanted is None and settings.success == "return":
+        raise LudusError("success=return: the environment names no return that counts as solved; give success_return")
+    return replace(settings, success_return=None if wanted is None else float(wanted))
+
+
+def check_budget(budget: Budget, settings: Settings, steps: int, folder: RunFolder | None) -> None:
+    """Refuse a budget that is spent after `steps` already, and what cannot be made without a run folder."""
+    if budget.total_steps is not None and budget.total_steps <= steps:
+        raise LudusError(f"total_steps={budget.total_steps}: {steps} steps are done already")
+    tracking, films = settings.tracking, settings.video_frequency
+    needs_folder = {"tracking.mlflow": tracking.mlflow, "tracking.own": tracking.own, "video_frequency": films}
+    if folder is None and (names := [name for name, value in needs_folder.items() if value]):
+        raise LudusError(f"{names[0]}: is made from what the run writes down; give run_dir")

@@ -1,0 +1,275 @@
+"""Sends a run to MLflow: beside training in a process of its own, or afterwards (`ludus track`).
+
+`python -m ludus.training.tracking_process RUN` lives as long as its standard input is open, which the training process
+holds; then it sends the rest, as long as MLflow answers, and ends. It speaks in lines of JSON: `say` and `news` are for
+the user, `wait` asks for some seconds, and from the end of the run on shows that there still is somebody.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ludus.runs.folder import read_identity
+from ludus.runs.journal import TakenBackError
+from ludus.runs.trackers.cursor import FOLDER
+from ludus.runs.trackers.mlflow.reach import answers
+from ludus.runs.trackers.mlflow.redaction import redacted
+from ludus.runs.trackers.mlflow.sender import Sender
+from ludus.runs.trackers.mlflow.store import StoreError
+from ludus.runtime import files
+from ludus.types import LudusError
+
+POLL_SECONDS = 1.0
+"""How often the journal is looked at."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+"""Seconds between attempts while MLflow does not answer; each is twice the one before."""
+LONGEST_NAP = 0.5
+"""The same when the run is over: somebody waits."""
+LAST_SECONDS = 1.8
+"""For so long MLflow may not have answered before a process whose run is over gives up."""
+BEAT_SECONDS = 0.2
+"""How often such a process shows that it is there."""
+LONGEST_UPLOAD_SECONDS = 20.0
+"""What the training process is asked to wait for while a file is sent."""
+LONGEST_STEP_SECONDS = 300.0
+"""What the training process is asked to wait for while policies are played."""
+TRIES = 3
+"""How often `ludus track` tries, if nothing works."""
+NICENESS = 10
+LOCK = "lock"
+
+Tell = Callable[..., None]
+
+
+class Follow:
+    """Sends a run while it is being trained, through outages."""
+
+    def __init__(self, sender: Sender, tell: Tell):
+        """Nothing has been tried yet."""
+        self.sender, self.tell = sender, tell
+        self.trouble: StoreError | None = None
+        self._pause, self._next_try = FIRST_PAUSE, 0.0
+        self._is_announced = False
+
+    def attempt(self) -> None:
+        """Send what is new, unless it is too early to try again after a failure."""
+        if (self.trouble and self.trouble.is_final) or time.monotonic() < self._next_try:
+            return
+        with contextlib.suppress(TakenBackError):  # the journal is being cut at this very moment
+            try:
+                while self.sender.send():
+                    self._worked()
+                self._worked()
+            except StoreError as error:
+                self._failed(error)
+
+    def finish(self, seconds: float, tries: int = 1) -> None:
+        """Send the rest and what the run came to; give up after so many seconds and tries of which none worked."""
+        last_success, failures = time.monotonic(), 0
+        while not (self.trouble and self.trouble.is_final):
+            try:
+                while self.sender.send():
+                    last_success, failures = self._worked(), 0
+                    self.tell(wait=0.0)
+                self._results()
+                return
+            except StoreError as error:
+                self._failed(error)
+                failures += 1
+            except TakenBackError:
+                return  # somebody has gone on with the run
+            if failures >= tries and time.monotonic() - last_success > seconds - LONGEST_NAP:
+                return
+            time.sleep(max(0.0, min(self._next_try - time.monotonic(), LONGEST_NAP)))
+
+    def _results(self) -> None:
+        """Send what the run came to, which can take a while."""
+        sender = self.sender
+        if read_identity(sender.run).get("status") in ("finished", "failed"):
+            self.tell(wait=LONGEST_UPLOAD_SECONDS)
+            _draw(sender.run)
+        sender.send_results(lambda: self.tell(wait=LONGEST_UPLOAD_SECONDS))
+        if (news := _published(sender, lambda: self.tell(wait=LONGEST_STEP_SECONDS))) is not None:
+            self.tell(news=news)
+        sender.close()
+        self._worked()
+
+    def _worked(self) -> float:
+        if self.trouble:
+            self.tell(say=f"MLflow at {self.sender.store.name}: works again")
+        if not self._is_announced:
+            self._is_announced = True
+            self.tell(say=f"MLflow: experiment {self.sender.experiment} at {self.sender.store.name}")
+        self.trouble, self._pause = None, FIRST_PAUSE
+        return time.monotonic()
+
+    def _failed(self, error: StoreError) -> None:
+        if self.trouble is None:
+            self.tell(say=f"{error}; training goes on, and the journal has it all")
+        self.trouble = error
+        self._next_try = time.monotonic() + self._pause
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+
+
+class Lifeline:
+    """Tells when the run is over, and from then on ends this process as soon as MLflow has been silent for too long.
+
+    Whoever waits for a run must not wait for a server that is away: requests to one that hangs take longer than that,
+    so this is another thread's business. It has the last word, or the thread that sends has it, never both.
+    """
+
+    def __init__(self, file: int, tell: Tell, last_words: Callable[[], str]):
+        """Listen from now on; `last_words` are said if the process ends here."""
+        self.is_cut = threading.Event()
+        self._file, self._tell, self._last_words = file, tell, last_words
+        self._answered = 0.0
+        self._has_spoken = threading.Lock()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def last_word(self) -> bool:
+        """Return whether the thread that sends may say how it ended: nothing is said or done here any more then.
+
+        If the last word is being said here, that is waited for, and with it the end of this process.
+        """
+        if self._has_spoken.acquire(blocking=False):
+            return True
+        self._thread.join()
+        return False
+
+    def _listen(self) -> None:
+        while os.read(self._file, 1):
+            pass
+        self._answered = time.monotonic()
+        self.is_cut.set()
+        threading.Thread(target=self._knock, daemon=True).start()
+        while time.monotonic() - self._answered < LAST_SECONDS:
+            time.sleep(BEAT_SECONDS)
+            self._tell(wait=0.0)
+        if self._has_spoken.acquire(blocking=False):
+            self._tell(say=self._last_words())
+            os._exit(0)
+
+    def _knock(self) -> None:
+        while True:
+            if answers(LAST_SECONDS):
+                self._answered = time.monotonic()
+            time.sleep(BEAT_SECONDS)
+
+
+def follow(run: Path, file: int, tell: Tell) -> None:
+    """Send a run until nobody holds the other end of this file any more, and then the rest."""
+    sender = Sender(run)
+
+    def last_words() -> str:
+        missing = f"{rows:,} rows have" if (rows := sender.missing()) else "files and results have"
+        return f"MLflow: {missing} not arrived; ludus track {run} sends the rest"
+
+    lifeline = Lifeline(file, tell, last_words)
+    with _only_one(run, lambda: lifeline.is_cut.wait(POLL_SECONDS)) as is_mine:
+        if not is_mine:
+            if lifeline.last_word():
+                tell(say=f"MLflow: another process sends this run; ludus track {run} sends the rest")
+            return
+        state = Follow(sender, tell)
+        while not lifeline.is_cut.wait(POLL_SECONDS):
+            state.attempt()
+        state.finish(LAST_SECONDS)
+        if lifeline.last_word() and state.trouble:
+            tell(say=last_words())
+
+
+def track(run: Path) -> str:
+    """Bring MLflow up to date with a run that is over; return what to tell the user. LudusError if it cannot be."""
+    with _only_one(run, lambda: True) as is_mine:
+        if not is_mine:
+            raise LudusError(f"{run}: another process is sending it to MLflow; nothing needs to be done")
+        told: list[dict[str, Any]] = []
+        state = Follow(Sender(run), lambda **message: told.append(message))
+        try:
+            state.finish(0.0, TRIES)
+        except OSError as error:
+            raise LudusError(f"{run / FOLDER}: cannot be used ({error.strerror or error})") from error
+        if state.trouble is not None:
+            raise state.trouble
+    sender = state.sender
+    arrived = f"MLflow: all {sender.arrived:,} rows are in experiment {sender.experiment} at {sender.store.name}"
+    if sender.damaged:
+        arrived += f"; {sender.damaged:,} of them are damaged and have no figures there"
+    return "\n".join([arrived, *(message["news"] for message in told if "news" in message)])
+
+
+def _draw(run: Path) -> None:
+    """Write the summaries, the page and the pictures of a run that is over, for they go along.
+
+    One that cannot be read has none. No browser is needed: MLflow brings Matplotlib.
+    """
+    from ludus.report.html import matplotlib_images
+    from ludus.report.html.make import make_report
+
+    with contextlib.suppress(LudusError):
+        make_report([run]).write_images(matplotlib_images.draw)
+
+
+def _published(sender: Sender, progress: Callable[[], None]) -> str | None:
+    """Make models of a finished run's policies; only then is JAX needed."""
+    if sender.identity.get("status") != "finished":
+        return None
+    from ludus.training.publish import publish
+
+    try:
+        return publish(sender, progress)
+    except StoreError:
+        raise
+    except LudusError as error:  # such as a network of the user's own, which is not here
+        return f"MLflow: the policy is no model there ({error})"
+
+
+@contextlib.contextmanager
+def _only_one(run: Path, is_to_give_up: Callable[[], bool]) -> Generator[bool]:
+    """Be the only process that sends a run; wait for another one until told to give up."""
+    files.make_folder(run / FOLDER)
+    lock = files.open_file(run / FOLDER / LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if is_to_give_up():
+                    yield False
+                    return
+        files.sweep(run / FOLDER)
+        yield True
+    finally:
+        os.close(lock)
+
+
+def main() -> NoReturn:
+    """Follow the run that is named, quietly: what this process says is for the one that started it."""
+    os.nice(NICENESS)
+    os.umask(0o077)
+    mouth, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+
+    def tell(**message: object) -> None:
+        with contextlib.suppress(OSError):  # nobody listens any more
+            os.write(mouth, json.dumps(message).encode() + b"\n")
+
+    try:
+        follow(Path(sys.argv[1]), 0, tell)
+    except Exception as error:  # a trace would be read by nobody, and may hold secrets
+        what = redacted(f"{type(error).__name__}: {error}")
+        tell(say=f"MLflow: {what}; ludus track {sys.argv[1]} sends the rest")
+    os._exit(0)  # at once: somebody waits, and nothing is left to be done
+
+
+if __name__ == "__main__":
+    main()
