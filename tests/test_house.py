@@ -35,6 +35,7 @@ FOREIGN = {
     "safetensors": {
         "algorithms.policy_file",
         "envs.scenarios.shards",
+        "runtime.demonstration_file",
         "runs.checkpoint.format",
         "runs.episode_file",
     },

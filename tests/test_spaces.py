@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from ludus.algorithms.policy_file import _space_from_data, _space_to_data
 from ludus.spaces import (
     Box,
     Dict,
@@ -15,9 +14,11 @@ from ludus.spaces import (
     MultiDiscrete,
     Tuple,
     flatten,
+    from_data,
     leaves,
     map_leaves,
     mask_size,
+    to_data,
     unflatten,
 )
 
@@ -42,8 +43,8 @@ SPACES = [
 
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
 def test_a_space_is_hashable_and_survives_json(space):
-    assert hash(space) == hash(_space_from_data(_space_to_data(space)))
-    assert space == _space_from_data(json.loads(json.dumps(_space_to_data(space))))
+    assert hash(space) == hash(from_data(to_data(space)))
+    assert space == from_data(json.loads(json.dumps(to_data(space))))
 
 
 def test_spaces_that_mean_the_same_are_equal():

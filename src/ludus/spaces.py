@@ -7,7 +7,7 @@ They stand beside `types` and not inside `envs`, because networks and algorithms
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -208,6 +208,30 @@ def integer_bounds(space: Space) -> tuple[Any, Any] | None:
         start = np.asarray(space.start)
         return start, start + np.asarray(space.nvec) - 1
     return (0, 1) if isinstance(space, MultiBinary) else None
+
+
+def to_data(space: Space) -> dict[str, Any]:
+    """Return a space as plain data, which JSON can hold."""
+    if isinstance(space, Dict):
+        return {"kind": "Dict", "spaces": [[name, to_data(part)] for name, part in space.spaces]}
+    if isinstance(space, Tuple):
+        return {"kind": "Tuple", "spaces": [to_data(part) for part in space.spaces]}
+    return {"kind": type(space).__name__, **asdict(space)}
+
+
+def from_data(data: dict[str, Any]) -> Space:
+    """Return the space of plain data; what is none raises KeyError, TypeError, ValueError or RecursionError."""
+    kind, rest = data["kind"], {key: _as_tuples(value) for key, value in data.items() if key != "kind"}
+    if kind == "Dict":
+        return Dict(tuple((name, from_data(part)) for name, part in rest["spaces"]))
+    if kind == "Tuple":
+        return Tuple(tuple(from_data(part) for part in rest["spaces"]))
+    kinds = {"Box": Box, "Discrete": Discrete, "MultiBinary": MultiBinary, "MultiDiscrete": MultiDiscrete}
+    return kinds[kind](**rest)
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(part) for part in value) if isinstance(value, list) else value
 
 
 def _walk(space: Space, name: str) -> Iterator[tuple[str, Any]]:

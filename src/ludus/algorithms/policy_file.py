@@ -12,7 +12,7 @@ import logging
 import tempfile
 import zipfile
 from collections.abc import Callable, Generator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -28,19 +28,7 @@ from ludus.networks.builders import NETWORKS
 from ludus.networks.network import Network
 from ludus.networks.vectors import vector_size
 from ludus.runtime import files
-from ludus.spaces import (
-    Box,
-    Dict,
-    Discrete,
-    MultiBinary,
-    MultiDiscrete,
-    Space,
-    Tuple,
-    flatten,
-    leaves,
-    mask_size,
-    unflatten,
-)
+from ludus.spaces import Space, flatten, from_data, leaves, mask_size, to_data, unflatten
 from ludus.types import LudusError, Masked, Scaling, Spec, Tree, split_mask
 
 MOST_ENVS = 2**24
@@ -124,8 +112,8 @@ def as_bytes(learned: Learned, format: str) -> bytes:
     header = {
         "format": format,
         "algorithm": json.dumps(describe(jax.tree.map(float, learned.algorithm.for_acting()))),
-        "observation_space": json.dumps(_space_to_data(learned.spec.observation_space)),
-        "action_space": json.dumps(_space_to_data(learned.spec.action_space)),
+        "observation_space": json.dumps(to_data(learned.spec.observation_space)),
+        "action_space": json.dumps(to_data(learned.spec.action_space)),
         "num_envs": str(learned.spec.num_envs),
         "scaling": learned.spec.scaling,
         "env": learned.env_id,
@@ -147,7 +135,7 @@ def load(kind: type[Kind], format: str, file: Path, algorithm: Algorithm | None,
     noun = kind.__name__.lower()
     header, arrays = _read(file, format, noun)
     try:
-        spaces = [_space_from_data(json.loads(header[name])) for name in ("observation_space", "action_space")]
+        spaces = [from_data(json.loads(header[name])) for name in ("observation_space", "action_space")]
         spec = settled(Spec(*spaces, num_envs=int(header["num_envs"]), scaling=scaling_in(header)))
         env_id, description = header["env"], json.loads(header["algorithm"])
         if algorithm is None:
@@ -277,25 +265,3 @@ def _filled(blank: Tree, arrays: dict[str, np.ndarray], file: Path, hint: str) -
         if not np.isfinite(arrays[name]).all():
             raise LudusError(f"{file}: {name} holds a NaN or an infinity")
     return jax.device_put(jax.tree.unflatten(jax.tree.structure(blank), [arrays[name] for name in expected]))
-
-
-def _space_to_data(space: Space) -> dict[str, Any]:
-    if isinstance(space, Dict):
-        return {"kind": "Dict", "spaces": [[name, _space_to_data(part)] for name, part in space.spaces]}
-    if isinstance(space, Tuple):
-        return {"kind": "Tuple", "spaces": [_space_to_data(part) for part in space.spaces]}
-    return {"kind": type(space).__name__, **asdict(space)}
-
-
-def _space_from_data(data: dict[str, Any]) -> Space:
-    kind, rest = data["kind"], {key: _as_tuples(value) for key, value in data.items() if key != "kind"}
-    if kind == "Dict":
-        return Dict(tuple((name, _space_from_data(part)) for name, part in rest["spaces"]))
-    if kind == "Tuple":
-        return Tuple(tuple(_space_from_data(part) for part in rest["spaces"]))
-    kinds = {"Box": Box, "Discrete": Discrete, "MultiBinary": MultiBinary, "MultiDiscrete": MultiDiscrete}
-    return kinds[kind](**rest)
-
-
-def _as_tuples(value: Any) -> Any:
-    return tuple(_as_tuples(part) for part in value) if isinstance(value, list) else value
