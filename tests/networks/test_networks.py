@@ -276,6 +276,14 @@ def test_only_networks_with_memory_say_so():
         (lambda: MLP(activation="sigmoid"), "activation='sigmoid'"),
         (lambda: GRU(memory_size=0), "memory_size=0"),
         (lambda: network_for(lambda spec, rngs: "no module", DISCRETE), "flax.nnx.Module"),
+        (
+            lambda: network_for(lambda spec, rngs: {}["size"], DISCRETE),
+            "network=<lambda>: raised KeyError: 'size' when it",
+        ),
+        (
+            lambda: network_for(lambda: 3, DISCRETE),
+            r"raised TypeError: .* was built; a network is called with \(spec, ",
+        ),
     ],
 )
 def test_a_network_that_cannot_be_built_is_refused_by_name(build, message):

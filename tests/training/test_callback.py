@@ -99,7 +99,7 @@ def test_one_that_raises_is_named_and_the_run_goes_on(tmp_path, capsys):
 
 @pytest.mark.parametrize("wrong", [lambda: None, lambda a, b: None, 3])
 def test_what_cannot_be_called_with_the_metrics_is_refused(wrong):
-    with pytest.raises(ludus.LudusError, match=r"callback=.*must be a function of one argument"):
+    with pytest.raises(ludus.LudusError, match=r"callback=.*must be a function of one argument[^<]*$"):
         trainer().train(total_steps=640, callback=wrong)
 
 

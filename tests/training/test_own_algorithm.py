@@ -127,7 +127,8 @@ class Unfinished(ludus.Algorithm):
 @pytest.mark.parametrize(
     ("algorithm", "message"),
     [
-        (Reinforce, "must be an algorithm such as ludus.PPO()"),
+        (Reinforce, "algorithm=Reinforce: must be an algorithm such as ludus.PPO()"),
+        (object(), "algorithm=object: must be an algorithm such as ludus.PPO()"),
         ("ppo", "must be an algorithm such as ludus.PPO()"),
         (Half(), "algorithm=Half: has no values_actions; inherit from ludus.Algorithm"),
         (Unfinished(), "algorithm=Unfinished: has no policy; inherit from ludus.Algorithm"),
@@ -226,6 +227,7 @@ def test_own_names_on_the_command_line_through_every_verb(elsewhere):
         ("network=mine:Nobody", "mine:Nobody: the module mine has no Nobody"),
         ("algorithm=reinforce", "algorithm=reinforce: must be one of ppo, sac, or your own as in my_module:Name"),
         ("algorithm=json:dumps", "algorithm=json:dumps: must be a class"),
+        ("algorithm=json:JSONEncoder algorithm.gamma=0.9", "algorithm=JSONEncoder: must be an algorithm such as"),
     ],
 )
 def test_what_is_wrong_with_an_own_name_is_one_line(elsewhere, word, message):

@@ -145,9 +145,10 @@ REQUIRED = ("init", "policy", "act", "update", "rollout_length")
 
 def check_algorithm(algorithm: object) -> None:
     """Refuse what does not keep the protocol; name what is missing."""
+    kind = algorithm if isinstance(algorithm, type) else type(algorithm)
     if isinstance(algorithm, type) or not callable(getattr(algorithm, "update", None)):
-        raise LudusError(f"algorithm={algorithm!r}: must be an algorithm such as ludus.PPO()")
-    kind = type(algorithm)
+        name = algorithm if algorithm is None or isinstance(algorithm, str) else kind.__name__
+        raise LudusError(f"algorithm={name}: must be an algorithm such as ludus.PPO()")
     for name in (name for name in vars(Algorithm) if not name.startswith("_")):
         missing = not hasattr(algorithm, name)
         if missing or (name in REQUIRED and getattr(kind, name, None) is getattr(Algorithm, name)):

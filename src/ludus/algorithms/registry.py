@@ -5,11 +5,12 @@ script or a function has no name, and must be passed again.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
 
-from ludus.algorithms.base import Algorithm
+from ludus.algorithms.base import Algorithm, check_algorithm
 from ludus.algorithms.hyperparameters import register
 from ludus.algorithms.ppo import PPO
 from ludus.algorithms.sac import SAC
@@ -86,6 +87,19 @@ def class_of(name: str) -> type:
         raise LudusError(f"algorithm={name}: must be a class, got {type(kind).__name__}")
     register(kind)
     return kind
+
+
+@functools.lru_cache
+def with_defaults(name: str) -> Algorithm:
+    """Return the algorithm that a name stands for with its defaults; LudusError if it is none or needs more."""
+    kind = class_of(name)
+    try:
+        made = kind()
+    except TypeError as error:
+        raise LudusError(f"algorithm={name}: each of its fields needs a default ({error})") from error
+    if ":" in name:  # others are not checked before they train
+        check_algorithm(made)
+    return made
 
 
 def builder(description: dict[str, Any]) -> Any:

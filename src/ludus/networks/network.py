@@ -1,5 +1,6 @@
 """A network split once into what is static and its parameters, a tuple of arrays."""
 
+import traceback
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, get_args
@@ -50,7 +51,7 @@ class Network:
         """The part that each parameter belongs to, as its name begins: the actor, the critic, or both."""
 
     def _split(self, seed: jax.Array) -> tuple[Any, Any, Any]:
-        module = self.build(self.spec, nnx.Rngs(seed))
+        module = _built(self.build, self.spec, nnx.Rngs(seed))
         if not isinstance(module, nnx.Module):
             raise LudusError(f"network {self.build!r}: must build a flax.nnx.Module, got {type(module).__name__}")
         _check_pure(module)
@@ -100,6 +101,23 @@ class Network:
         """Return the inverse of `ravel`."""
         parts = jnp.split(vector, self.offsets)
         return tuple(part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True))
+
+
+def _built(build: NetworkBuilder, spec: Spec, rngs: nnx.Rngs) -> object:
+    """Return what a builder makes; LudusError, with the traceback as a note, if it raises."""
+    try:
+        return build(spec, rngs)
+    except LudusError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        name = getattr(build, "__name__", type(build).__name__)
+        words = " ".join(str(error).split())
+        told = LudusError(
+            f"algorithm.network={name}: raised {type(error).__name__}: {words} when it was built; a network is called "
+            "with (spec, rngs)"
+        )
+        told.add_note(traceback.format_exc().rstrip())
+        raise told from error
 
 
 def _used(function: Callable[[Any], Any], parameters: Sequence[Array]) -> list[bool]:

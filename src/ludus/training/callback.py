@@ -234,8 +234,9 @@ class _Plain:
         try:
             inspect.signature(function).bind({})
         except (TypeError, ValueError) as error:
+            reason = error if callable(function) else "it cannot be called"
             raise LudusError(
-                f"callback={self.name}: must be a function of one argument, the metrics, or a ludus.Callback ({error})"
+                f"callback={self.name}: must be a function of one argument, the metrics, or a ludus.Callback ({reason})"
             ) from error
         self.function, self.say = function, say
         self.wants_stop = False

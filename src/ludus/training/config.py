@@ -5,7 +5,6 @@ default and a meaning; Hydra's schemas, the help text and the error messages are
 bottom to top: defaults, the preset of the environment and algorithm, the user's files (`config_files.py`) and words.
 """
 
-import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
@@ -19,7 +18,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from ludus.algorithms import schedules
 from ludus.algorithms.base import Algorithm
-from ludus.algorithms.registry import ALGORITHMS, class_of
+from ludus.algorithms.registry import ALGORITHMS, with_defaults
 from ludus.algorithms.registry import build as build_algorithm
 from ludus.envs.base import AnyEnv
 from ludus.envs.registry import WORKER_KEYS, as_wrappers, code_in, make_env
@@ -210,25 +209,15 @@ def _check_code(config: TrainConfig, typed: Layer) -> None:
 
 def _default_network(algorithm: str) -> str | None:
     """Return the name of the network that an algorithm prefers; None if it has none to choose."""
-    preferred = getattr(_made(algorithm), "network", None)
+    preferred = getattr(with_defaults(algorithm), "network", None)
     if preferred is None:
         return None
     return next((name for name, kind in NETWORKS.items() if type(preferred) is kind), "")
 
 
-@functools.lru_cache
-def _made(algorithm: str) -> Any:
-    """Return an algorithm with its defaults."""
-    kind = class_of(algorithm)
-    try:
-        return kind()
-    except TypeError as error:
-        raise LudusError(f"algorithm={algorithm}: each of its fields needs a default ({error})") from error
-
-
 def _network_defaults(algorithm: str, network: str) -> Any:
     """Return what can be set of a network, with the defaults that the algorithm has for it; None if nothing can."""
-    preferred, kind = getattr(_made(algorithm), "network", None), NETWORKS.get(network)
+    preferred, kind = getattr(with_defaults(algorithm), "network", None), NETWORKS.get(network)
     if kind is None:
         kind = user_code.load(network) if ":" in network else None
     if kind is None or not is_dataclass(kind):
@@ -241,7 +230,7 @@ def _groups(algorithm: str, network: str) -> dict[str, list[Setting]]:
     sources = {
         "": TrainConfig(),
         **{f"{part}.": kind() for part, kind in PARTS.items()},
-        "algorithm.": _made(algorithm),
+        "algorithm.": with_defaults(algorithm),
         "algorithm.network.": _network_defaults(algorithm, network),
     }
     return {prefix: settings_of(source, prefix) for prefix, source in sources.items()}
