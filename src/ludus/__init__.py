@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from ludus.networks.builders import GRU, MLP, Transformer
     from ludus.runs.trackers.base import TrackingOptions
     from ludus.runs.trackers.registry import register_tracker
+    from ludus.runtime.demonstration_file import read_demonstrations, write_demonstrations
+    from ludus.runtime.demonstrations import Demonstrations
     from ludus.training.agent import Agent
     from ludus.training.callback import Callback
     from ludus.training.checkpoint_writer import CheckpointOptions
     from ludus.training.evaluation import Evaluation, evaluate
+    from ludus.training.record_demonstrations import record_demonstrations
     from ludus.training.settings import Settings
     from ludus.training.stopping import ConvergenceOptions
     from ludus.training.trainer import Trainer
@@ -40,6 +43,7 @@ __all__ = [
     "Callback",
     "CheckpointOptions",
     "ConvergenceOptions",
+    "Demonstrations",
     "Environment",
     "Evaluation",
     "LudusError",
@@ -54,9 +58,12 @@ __all__ = [
     "evaluate",
     "load_policy",
     "make_env",
+    "read_demonstrations",
+    "record_demonstrations",
     "register_algorithm",
     "register_env",
     "register_tracker",
+    "write_demonstrations",
 ]
 
 _HOMES = {
@@ -71,10 +78,13 @@ _HOMES = {
     "networks.builders": ["GRU", "MLP", "Transformer"],
     "runs.trackers.base": ["TrackingOptions"],
     "runs.trackers.registry": ["register_tracker"],
+    "runtime.demonstration_file": ["read_demonstrations", "write_demonstrations"],
+    "runtime.demonstrations": ["Demonstrations"],
     "training.agent": ["Agent"],
     "training.callback": ["Callback"],
     "training.checkpoint_writer": ["CheckpointOptions"],
     "training.evaluation": ["Evaluation", "evaluate"],
+    "training.record_demonstrations": ["record_demonstrations"],
     "training.settings": ["Settings"],
     "training.stopping": ["ConvergenceOptions"],
     "training.trainer": ["Trainer"],

@@ -25,6 +25,7 @@ Train reinforcement-learning agents on any environment.
   train      train an agent          ludus train env=CartPole-v1
   resume     go on with a run        ludus resume RUN total_steps=2e6
   evaluate   play a trained agent    ludus evaluate RUN --episodes 100
+  record     demonstrations          ludus record RUN --episodes 100 --out demos.safetensors
   video      film a trained agent    ludus video RUN
   export     for other runtimes      ludus export RUN --format onnx
   runs       list runs               ludus runs
@@ -45,6 +46,7 @@ VERBS = {
     "verify-resume": "verify",
     "debug": "verify",
     "evaluate": "policy",
+    "record": "policy",
     "video": "policy",
     "export": "policy",
     "runs": "inspect",

@@ -1,4 +1,4 @@
-"""Verbs that let a trained policy act: `evaluate`, `video` and `export`."""
+"""Verbs that let a trained policy act: `evaluate`, `record`, `video` and `export`."""
 
 import contextlib
 import json
@@ -36,15 +36,11 @@ def evaluate(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a table of the episodes")
     given = parser.parse_args(words)
-    from ludus.envs.registry import code_in
     from ludus.training.evaluation import evaluate as evaluated
     from ludus.training.run_config import environment_in
 
     policy, config = _policy(given.run or newest_run(), given.checkpoint)
-    if given.env is not None:
-        for name in code_in(given.env, ()):
-            user_code.imported(name)  # typed, and so the user's own command
-        config = {"env": given.env, "num_envs": config.get("num_envs"), "env_wrappers": config.get("env_wrappers")}
+    config = config if given.env is None else _elsewhere(given.env, config)
     if given.scenarios is not None:
         config = {**config, "env_options": {**(config.get("env_options") or {}), "scenarios": given.scenarios}}
     env = environment_in(config, "use ludus.evaluate in Python, or give --env")
@@ -54,6 +50,59 @@ def evaluate(words: list[str]) -> int:
         _write_episodes(given.csv, evaluation)
     print(json.dumps(evaluation.summary()) if given.json else evaluation)
     return 0
+
+
+def record(words: list[str]) -> int:
+    """Let a policy play, and write all that it did as demonstrations."""
+    parser = Parser(
+        prog="ludus record",
+        description="Let a policy of a run play whole episodes, and write them as demonstrations to learn from.",
+    )
+    add_run(parser)
+    add_allow_code(parser)
+    parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (default: 100)")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="a new file *.safetensors, or a new folder of several"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="decides how each begins (default: 0)")
+    parser.add_argument("--stochastic", action="store_true", help="sample actions from the policy (default: greedy)")
+    parser.add_argument(
+        "--random-actions", type=float, default=0.0, metavar="SHARE", help="so many actions by chance (default: 0)"
+    )
+    parser.add_argument("--env", metavar="ID", help="play elsewhere than where it was trained")
+    parser.add_argument("--checkpoint", metavar="STEP", help="latest, best or a step, instead of the final policy")
+    given = parser.parse_args(words)
+    if given.out.exists():
+        raise LudusError(f"--out={given.out}: exists already; choose another name, or remove it")
+    from ludus.runtime.demonstration_file import write_demonstrations
+    from ludus.training.record_demonstrations import record_demonstrations
+    from ludus.training.run_config import environment_in
+
+    policy, config = _policy(given.run or newest_run(), given.checkpoint)
+    config = config if given.env is None else _elsewhere(given.env, config)
+    config = {**config, "num_envs": max(1, min(config.get("num_envs") or 1, given.episodes))}
+    env = environment_in(config, "use ludus.record_demonstrations in Python, or give --env")
+    with contextlib.closing(env):
+        demonstrations = record_demonstrations(
+            policy,
+            env,
+            given.episodes,
+            given.seed,
+            deterministic=not given.stochastic,
+            random_actions=given.random_actions,
+        )
+    write_demonstrations(demonstrations, given.out)
+    print(f"{given.out}: {demonstrations}")
+    return 0
+
+
+def _elsewhere(env: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of another environment that was typed, and so is the user's own command."""
+    from ludus.envs.registry import code_in
+
+    for name in code_in(env, ()):
+        user_code.imported(name)
+    return {"env": env, "num_envs": config.get("num_envs"), "env_wrappers": config.get("env_wrappers")}
 
 
 def _episodes(word: str) -> int | str:
