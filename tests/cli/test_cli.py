@@ -45,16 +45,11 @@ def in_a_process(*words: str, **options) -> subprocess.CompletedProcess:
 # --- ludus ---
 
 
-def test_help_is_instant_and_imports_nothing_heavy():
+def test_help_imports_nothing_that_takes_long():
     code = "import sys; from ludus.cli.main import main; main(['--help']); print(*sys.modules)"
-    seconds = []
-    for _ in range(3):
-        started = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        seconds.append(time.perf_counter() - started)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "ludus train env=CartPole-v1" in done.stdout
     assert not {"jax", "hydra", "omegaconf", "numpy", "flax", "gymnasium"} & set(done.stdout.split())
-    assert min(seconds) < 0.5
 
 
 def test_version_and_help(run):

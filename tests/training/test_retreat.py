@@ -1,7 +1,6 @@
 """Signals and time limits are heeded inside long rollouts, updates and evaluations; what is left goes on exactly."""
 
 import contextlib
-import os
 import signal
 import time
 
@@ -38,7 +37,7 @@ def signal_at(env, count: int) -> None:
     def stepped(action):
         taken.append(None)
         if len(taken) == count:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
         return step(action)
 
     env.step = stepped
