@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-@pytest.mark.requirement("S0.32", "S2.32")
+@pytest.mark.requirement("S0.32", "S2.23", "S2.32")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path, tmp_path):
     done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, check=False)
