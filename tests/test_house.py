@@ -281,6 +281,28 @@ def test_files_are_short():
     assert long <= set(LONG), sorted(long - set(LONG))
 
 
+def test_a_class_has_a_name_of_its_own():
+    """But in the file that leaves the house beside an exported policy."""
+    places: dict[str, list[str]] = {}
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and name != "export.policy_module":
+                places.setdefault(node.name, []).append(name)
+    assert {kind: where for kind, where in places.items() if len(where) > 1} == {}
+
+
+RIDDLES = re.compile(r"(What|How|Who|Where|Which|Why|Nothing|Nobody)\b")
+"""A docstring that begins so asks, or tells what is not, instead of saying what a thing is."""
+
+
+def test_docstrings_say_what_a_thing_is():
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for name, tree in modules().items():
+        nodes = (node for node in ast.walk(tree) if isinstance(node, kinds))
+        riddles = [text.splitlines()[0] for node in nodes if RIDDLES.match(text := ast.get_docstring(node) or "")]
+        assert not riddles, f"{name}: {riddles}; say what it is, as in: The state that ..., Return the ..."
+
+
 def test_the_front_door_has_few_names():
     names = [path.stem for path in SOURCE.iterdir() if path.name != "__pycache__" and not path.stem.startswith("__")]
     assert len(names) <= 14

@@ -60,7 +60,7 @@ class MultiDiscrete:
 
     @property
     def sizes(self) -> list[int]:
-        """How many values each entry has, in one row."""
+        """The number of values of each entry, in one row."""
         return np.ravel(self.nvec).tolist()
 
 

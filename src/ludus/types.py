@@ -26,7 +26,7 @@ class LudusError(Exception):
 
 @dataclass(frozen=True)
 class Spec:
-    """What an algorithm must know of an environment before it builds anything."""
+    """The facts of an environment that an algorithm must know before it builds anything."""
 
     observation_space: Any
     action_space: Any
@@ -51,7 +51,7 @@ def split_mask(obs: Tree) -> tuple[Tree, Array]:
 
 
 class Step(NamedTuple):
-    """What one environment answers to one action, before any reset."""
+    """The answer of one environment to one action, before any reset."""
 
     obs: Any
     reward: Any
@@ -93,11 +93,11 @@ class Rollout(NamedTuple):
 
 
 class Left(Exception):  # noqa: N818  nothing is wrong
-    """What was being done is given up: a signal came, or time is over."""
+    """The work that was being done is given up: a signal came, or time is over."""
 
 
 class Watch(NamedTuple):
-    """Who is told of long work while it is being done."""
+    """The listener to long work while it is being done."""
 
     tell: Callable[[str, int, int], None]
     """Called with what is being done, how much of it is, and of how much; may raise `Left`."""
@@ -110,7 +110,7 @@ MAX_EPISODE_STEPS = 30_000
 
 
 class Match(NamedTuple):
-    """How episodes are played: how many, cut after how many steps, and how actions are chosen."""
+    """The terms on which episodes are played: how many, cut after how many steps, and how actions are chosen."""
 
     episodes: int
     max_steps: int
@@ -130,7 +130,7 @@ class RolloutKeys(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What all starts of one rollout are drawn by, besides their keys."""
+    """The terms by which all starts of one rollout are drawn, besides their keys."""
 
     parameters: dict[str, Array] = {}  # noqa: RUF012  a NamedTuple's default; never written to
     """What a curriculum says, by the name of the environment's parameter."""
@@ -172,7 +172,7 @@ FIGURES = ("episodes", "return_sum", "length_sum", "terminations", "successes", 
 
 
 class Counted(NamedTuple):
-    """What an iteration's row says of the episodes that policies are judged by (`cohorts.py`)."""
+    """The figures of an iteration about the episodes that policies are judged by (`cohorts.py`)."""
 
     counted: Any
     """The sum of each of `FIGURES` over the episodes that count from now on."""

@@ -9,7 +9,7 @@ import pytest
 
 import ludus
 from ludus.algorithms.hyperparameters import as_arrays, at, at_end, scheduled
-from ludus.algorithms.schedules import Cosine, Linear, Piecewise, Warmup, parse
+from ludus.algorithms.schedules import CosineSchedule, LinearSchedule, PiecewiseSchedule, WarmupSchedule, parse
 from ludus.cli.main import main
 from ludus.runs.folder import read_config
 from ludus.runs.journal import read_journal
@@ -61,7 +61,7 @@ def test_values_are_checked_over_the_whole_run_before_anything_is_compiled(name,
 
 
 def test_an_algorithm_is_made_anew_for_each_iteration_and_others_are_left_as_they_are():
-    ppo = ludus.PPO(entropy_coef=Linear(0.1, 0.0), clip_epsilon=Cosine(0.3, 0.1), batch_size=64)  # ty: ignore
+    ppo = ludus.PPO(entropy_coef=LinearSchedule(0.1, 0.0), clip_epsilon=CosineSchedule(0.3, 0.1), batch_size=64)  # ty: ignore
     assert scheduled(ppo) == ["clip_epsilon", "entropy_coef"]
     half = jax.jit(at)(as_arrays(ppo), np.float32(0.5))
     assert (float(half.entropy_coef), float(half.clip_epsilon)) == (pytest.approx(0.05), pytest.approx(0.2))
@@ -108,7 +108,7 @@ def test_the_switch_is_a_shorthand_for_a_line_down_to_zero(tmp_path):
 def test_a_changed_schedule_of_one_form_compiles_nothing_new():
     programs = jax.jit(lambda algorithm: at(algorithm, np.float32(0.3)).entropy_coef)
     for start in (0.1, 0.2, 0.3):
-        programs(as_arrays(ludus.PPO(entropy_coef=Linear(start, 0.0))))  # ty: ignore[invalid-argument-type]
+        programs(as_arrays(ludus.PPO(entropy_coef=LinearSchedule(start, 0.0))))  # ty: ignore[invalid-argument-type]
     assert programs._cache_size() == 1
 
 
@@ -127,7 +127,7 @@ def test_a_schedule_on_the_command_line_is_saved_as_it_was_typed_and_goes_on_aft
     assert main(["resume", str(run), "total_steps=1024", "verbose=false"]) == 0
     rows = [row for row in read_journal(run) if row["kind"] == "train"]
     assert rows[-1]["hyperparameter/entropy_coef"] == pytest.approx(0.01 * (1 - 896 / 1024), rel=1e-5)
-    assert ludus.load_policy(run).algorithm.entropy_coef == Linear(np.float32(0.01), np.float32(0.0))
+    assert ludus.load_policy(run).algorithm.entropy_coef == LinearSchedule(np.float32(0.01), np.float32(0.0))
     assert main(["train", *words, "algorithm.gamma=quick"]) == 2
     said = capsys.readouterr().err
     assert "algorithm.gamma=quick: must be a number, or a schedule over progress" in said and said.count("\n") == 1
@@ -136,8 +136,8 @@ def test_a_schedule_on_the_command_line_is_saved_as_it_was_typed_and_goes_on_aft
 @pytest.mark.slow
 def test_sac_follows_schedules_too(tmp_path):
     sac = ludus.SAC(
-        learning_rate=Warmup(0.5, 1e-3),  # ty: ignore[invalid-argument-type]
-        alpha=Piecewise((0.0, 1.0), (0.2, 0.1)),  # ty: ignore[invalid-argument-type]
+        learning_rate=WarmupSchedule(0.5, 1e-3),  # ty: ignore[invalid-argument-type]
+        alpha=PiecewiseSchedule((0.0, 1.0), (0.2, 0.1)),  # ty: ignore[invalid-argument-type]
         automatic_alpha=False,
         replay_size=512,
         learning_starts=32,

@@ -95,7 +95,7 @@ import ludus, resume_runs  # what is imported may execute what it likes
 import ludus.training.past_policies, ludus.algorithms.critic, ludus.cli.main, ludus.envs.registry
 import safetensors.numpy, yaml, ml_dtypes
 from ludus.training.past_policies import policy_at
-from ludus.training.restore import Source
+from ludus.training.restore import CheckpointSource
 from ludus.training.resume import rebuilt
 from ludus.training.state_arrays import shapes
 from ludus.runs.folder import read_config, read_identity
@@ -120,7 +120,7 @@ sys.addaudithook(watch)
 ours.append(True)
 for _ in range(20):
     read_config(run), read_identity(run), read_journal(run)
-    Source(__import__("pathlib").Path(run), "latest", True, print).arrays(expected, trainer.env.num_envs)
+    CheckpointSource(__import__("pathlib").Path(run), "latest", True, print).arrays(expected, trainer.env.num_envs)
     ludus.load_policy(run)
     ludus.algorithms.critic.load_critic(run)
 ours.clear()

@@ -24,7 +24,7 @@ from ludus.runs.folder import read_config, read_identity
 from ludus.runs.journal import read_journal
 from ludus.runs.journal_repair import Remains
 from ludus.training.progress import RECORD
-from ludus.training.restore import Source
+from ludus.training.restore import CheckpointSource
 from ludus.training.resume import rebuilt
 from ludus.training.run_config import MEANING, meaning_of
 from ludus.training.state_arrays import differences, outline, shapes
@@ -46,14 +46,14 @@ class Victim:
         self.id = read_identity(run)["id"]
         self.meaning = meaning_of(self.trainer.algorithm, self.trainer.env, self.trainer.settings)
         self.rows = read_journal(run)
-        source = Source(run, "latest", False, print)
+        source = CheckpointSource(run, "latest", False, print)
         self.step, self.record = source.step, source.record
         self.true = source.whole(self.outline, self.expected, self.trainer.env.num_envs).arrays
 
     def read(self, run: Path, fallback: bool) -> str:
         """Read a damaged copy as a resume does; say "rejected" or "identical", raise if it is neither."""
         try:
-            source = Source(run, "latest", fallback, lambda _: None)
+            source = CheckpointSource(run, "latest", fallback, lambda _: None)
             source.check(self.id, self.meaning)
             source.spec(self.trainer.loop.spec)
             source.check_journal()

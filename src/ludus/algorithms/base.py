@@ -41,7 +41,7 @@ class Update(NamedTuple):
 
 
 class Algorithm(Protocol):
-    """What every algorithm has. Only `init`, `policy`, `act`, `update` and `rollout_length` must be written."""
+    """The protocol of an algorithm. Only `init`, `policy`, `act`, `update` and `rollout_length` must be written."""
 
     values_actions: ClassVar[bool] = False
     """Whether its critic judges an observation together with an action."""

@@ -62,7 +62,7 @@ def when(due: jax.Array, figures: Callable[[], MetricVector | None]) -> MetricVe
 
 
 class Learnt(NamedTuple):
-    """What an update did to parameters."""
+    """The parameters before and after an update."""
 
     names: Sequence[str]
     """Of the parameters."""

@@ -1,4 +1,4 @@
-"""What every algorithm does with observations of any space: refuse, normalise, take masks out."""
+"""Observations of any space, for every algorithm: refused, normalised, freed of their masks."""
 
 from typing import Any
 

@@ -25,7 +25,7 @@ Kind = TypeVar("Kind", "PPO", "SAC")
 
 
 class Optimizer(NamedTuple):
-    """How gradients become changes of parameters."""
+    """The steps from gradients to changes of parameters."""
 
     step_size: Array
     """Adam's alone: the user's transformation has one of its own, and a sign."""

@@ -1,4 +1,4 @@
-"""What was learnt and works on its own: a policy or a critic, complete in one file, normaliser included.
+"""A policy or a critic that works on its own: complete in one file, normaliser included.
 
 The file is safetensors: named arrays and a header of text. It can execute nothing, and nothing of it is used before
 names, shapes, types and numbers were checked against the network that the header describes. A PyTorch file of ours is

@@ -1,4 +1,4 @@
-"""What PPO learns and remembers: the whole of it, and what acting, valuing and the epochs of an update take of it."""
+"""PPO's state: the whole of it, and the parts that acting, valuing and the epochs of an update take."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from ludus.types import Tree
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PPOPolicy:
-    """What acting needs: parameters and the observation statistics they were trained with.
+    """The part that acting needs: parameters and the observation statistics they were trained with.
 
     Statistics are a tree like the observation, with None for what is not normalised.
     """
@@ -28,7 +28,7 @@ class PPOPolicy:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PPOCritic:
-    """What valuing needs: parameters and the statistics of observations, returns and rewards."""
+    """The part that valuing needs: parameters and the statistics of observations, returns and rewards."""
 
     parameters: Leaves
     observations: Tree
@@ -38,7 +38,7 @@ class PPOCritic:
 
 
 class Penalty(NamedTuple):
-    """What is remembered of a penalty on the divergence from a reference (`kl_penalty.py`)."""
+    """The state of a penalty on the divergence from a reference (`kl_penalty.py`)."""
 
     coefficient: Any = ()
     """Its weight in the next update; `()` where that is fixed."""
@@ -86,7 +86,7 @@ class PPOState:
 
 
 class EpochState(NamedTuple):
-    """What changes from minibatch to minibatch."""
+    """The state that changes from minibatch to minibatch."""
 
     parameters: Leaves
     optimizer: Tree

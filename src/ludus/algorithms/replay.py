@@ -26,7 +26,7 @@ class Stored(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Where the ring begins and ends: everything else in it is dead, whatever it holds."""
+    """Beginning and end of the ring: everything else in it is dead, whatever it holds."""
 
     total: jax.Array
     """Transitions ever stored, counted on from 0 again at a multiple of the slots; the remainder is the next slot."""

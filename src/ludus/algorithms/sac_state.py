@@ -1,4 +1,4 @@
-"""What SAC learns and remembers: the whole of it, and what acting, valuing and a gradient step take of it."""
+"""SAC's state: the whole of it, and the parts that acting, valuing and a gradient step take."""
 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from ludus.types import Tree
 
 
 class Parameters(NamedTuple):
-    """What is learnt: arrays of the actor, of both critics (stacked), and the logarithm of the temperature."""
+    """The learnt arrays: those of the actor, of both critics (stacked), and the logarithm of the temperature."""
 
     actor: Tree
     critics: Tree
@@ -23,7 +23,7 @@ class Parameters(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """What changes from gradient step to gradient step."""
+    """The state that changes from gradient step to gradient step."""
 
     parameters: Parameters
     target_critics: Leaves
@@ -52,7 +52,7 @@ class PartUpdate(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SACPolicy:
-    """What acting needs: the actor, the observation statistics, and how many random steps are still to be taken."""
+    """The part that acting needs: actor, observation statistics, and how many random steps are still to be taken."""
 
     parameters: Leaves
     observations: Tree
@@ -71,7 +71,7 @@ class SACPolicy:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SACCritic:
-    """What valuing needs: both critics (stacked) and the observation statistics."""
+    """The part that valuing needs: both critics (stacked) and the observation statistics."""
 
     parameters: Leaves
     observations: Tree

@@ -1,4 +1,4 @@
-"""What PPO learns from: scaled rewards and values along a rollout, and the rows that its minibatches are made of.
+"""PPO's samples: scaled rewards and values along a rollout, and the rows that its minibatches are made of.
 
 Without a memory every transition is a row. With one, a row is a segment of consecutive steps and the memory before the
 first of them, so that slopes can be carried back through the segment.
@@ -27,7 +27,7 @@ class Memories(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What the critic says along a rollout, in its own units."""
+    """The critic's values along a rollout, in its own units."""
 
     values: jax.Array
     """Of each step's observation, and of its true successor: `[2, T, B]`."""

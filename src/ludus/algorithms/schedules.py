@@ -36,7 +36,7 @@ class Schedule:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Linear(Schedule):
+class LinearSchedule(Schedule):
     """A straight line."""
 
     start: float
@@ -53,7 +53,7 @@ class Linear(Schedule):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Cosine(Schedule):
+class CosineSchedule(Schedule):
     """Half a cosine (Loshchilov and Hutter 2017, arXiv 1608.03983), level at both ends."""
 
     start: float
@@ -70,7 +70,7 @@ class Cosine(Schedule):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Piecewise(Schedule):
+class PiecewiseSchedule(Schedule):
     """Straight lines through given points, level before the first and after the last."""
 
     shares: tuple[float, ...]
@@ -88,7 +88,7 @@ class Piecewise(Schedule):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Warmup(Schedule):
+class WarmupSchedule(Schedule):
     """From 0 to what another schedule begins with, then that schedule over the rest of the budget."""
 
     share: float
@@ -136,7 +136,7 @@ def parse(name: str, value: object) -> Schedule | None:
     made = _made(value.split(":"))
     if made is None:
         raise LudusError(f"{name}={value}: must be a number, or a schedule over progress: {FORMS}")
-    return made if isinstance(made, Schedule) else Linear(made, made)
+    return made if isinstance(made, Schedule) else LinearSchedule(made, made)
 
 
 def _made(words: Sequence[str]) -> Schedule | float | None:
@@ -146,16 +146,16 @@ def _made(words: Sequence[str]) -> Schedule | float | None:
         return _number(kind)
     if kind == "warmup" and len(rest) > 1:
         share, then = _number(rest[0]), _made(rest[1:])
-        return None if share is None or then is None or not 0.0 <= share <= 1.0 else Warmup(share, then)
+        return None if share is None or then is None or not 0.0 <= share <= 1.0 else WarmupSchedule(share, then)
     numbers = [number for number in map(_number, rest) if number is not None]
     if len(numbers) != len(rest):
         return None
     if kind in ("linear", "cosine") and len(numbers) == 2:
-        return (Linear if kind == "linear" else Cosine)(*numbers)
+        return (LinearSchedule if kind == "linear" else CosineSchedule)(*numbers)
     shares, values = tuple(numbers[::2]), tuple(numbers[1::2])
     is_rising = all(a < b for a, b in itertools.pairwise(shares))
     if kind == "piecewise" and len(shares) == len(values) > 0 and is_rising:
-        return Piecewise(shares, values)
+        return PiecewiseSchedule(shares, values)
     return None
 
 

@@ -1,8 +1,8 @@
-"""What SAC learns from: transitions out of a replay, or sequences of them with a memory.
+"""SAC's samples: transitions out of a replay, or sequences of them with a memory.
 
 The ring holds an environment's steps at equal distances: one step of every environment, then the next of every one. So
 a sequence is a transition and those that lie so many slots further on, and storing it takes no room of its own. Nor is
-it stored what was remembered while acting: a sequence begins with a blank memory, which its first steps fill without
+the memory stored that acting had: a sequence begins with a blank memory, which its first steps fill without
 being learnt from (the burn-in of Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement
 learning"). Where what follows is not the successor, an episode has ended, and the memory is cleared.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Kept(NamedTuple):
-    """What is stored as an action."""
+    """The arrays that are stored as an action."""
 
     action: Any
     valid: Any
@@ -58,7 +58,7 @@ def draw(sac: "SAC", networks: SoftNetworks, replay: Replay, key: jax.Array, see
 
 
 class Cut(NamedTuple):
-    """What sequences are drawn."""
+    """The kind of sequences that are drawn."""
 
     count: int
     burn_in: int

@@ -1,4 +1,4 @@
-"""What PPO and SAC refuse before anything is compiled, each in one line that names the field, the value and the fix."""
+"""Checks of PPO and SAC before anything is compiled; each refusal is one line with field, value and fix."""
 
 from typing import TYPE_CHECKING
 

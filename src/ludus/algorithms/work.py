@@ -1,4 +1,4 @@
-"""How much arithmetic learning takes, roughly: by that a program is compiled quickly or well.
+"""A rough count of the arithmetic that learning takes: it decides whether a program is compiled quickly or well.
 
 A pass through a network is two operations for each parameter and sample forwards, and twice as many backwards.
 """

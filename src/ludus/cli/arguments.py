@@ -1,4 +1,4 @@
-"""What the verbs share: a parser that speaks in one line, the run that is meant, and exit codes."""
+"""Shared by the verbs: a parser that speaks in one line, the run that is meant, and exit codes."""
 
 import argparse
 import importlib.util

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.runs.trackers.mlflow.names import Metric, allowed
+from ludus.runs.trackers.mlflow.names import LoggedMetric, allowed
 from ludus.runs.trackers.mlflow.registry import SCHEME, Registry
 from ludus.runs.trackers.mlflow.store import Store, StoreError
 from ludus.types import LudusError
@@ -57,7 +57,7 @@ class MLflowLogger:
     def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None:
         """Record one point of each curve."""
         now = time.time_ns() // 1_000_000
-        points = [Metric(allowed(name), float(value), now, step) for name, value in metrics.items()]
+        points = [LoggedMetric(allowed(name), float(value), now, step) for name, value in metrics.items()]
         self._ask(lambda store: store.log(self._run, points))
 
     def log_artifact(self, path: str | Path, artifact_path: str = "") -> None:

@@ -55,7 +55,7 @@ class Environment:
 
 
 class Supply:
-    """What a batch draws its starts from, if that is read from a disk while a run goes on: here, nothing is."""
+    """The source of a batch's starts where it is read from a disk while a run goes on; here there is none."""
 
     data: Tree = ()
     """What is on the device of it: handed to every program, and no part of a checkpoint."""
@@ -137,7 +137,7 @@ class AnyEnv(Protocol):
 
     @property
     def num_held_out(self) -> int | None:
-        """How many scenarios the evaluation set has; None where episodes are not drawn from scenarios."""
+        """Number of scenarios in the evaluation set; None where episodes are not drawn from scenarios."""
         ...
 
     def remake(self, num_envs: int) -> "AnyEnv":

@@ -115,7 +115,7 @@ class JaxEnv:
 
     @property
     def num_held_out(self) -> int | None:
-        """How many scenarios the evaluation set has; None where episodes are not drawn from scenarios."""
+        """Number of scenarios in the evaluation set; None where episodes are not drawn from scenarios."""
         return num_held_out(self.env, self.stored) if isinstance(self.env, ScenarioEnvironment) else None
 
     @property
@@ -252,7 +252,7 @@ class JaxEnv:
 
 
 class _Outline(NamedTuple):
-    """What is known of an environment from its traced functions."""
+    """The shapes and types of an environment, known from tracing its functions."""
 
     info_names: tuple[str, ...]
     """The names under which its `Step.info` holds one number each."""

@@ -28,7 +28,7 @@ def action_scale(space: Box, scaling: Scaling = "bounds") -> tuple[np.ndarray, n
 
 
 def to_environment(space: Space, sample: Tree, scaling: Scaling = "bounds") -> Tree:
-    """What the environment receives for a sampled action; a Dict or Tuple takes its samples in the order of `leaves`.
+    """Return what the environment receives for a sampled action; a Dict or Tuple takes them in the order of `leaves`.
 
     Policies count integers from 0, and act in units where the bounds of a box are -1 and 1, so that one initial
     standard deviation suits every environment. Here integers are moved to their start; real numbers are mapped onto

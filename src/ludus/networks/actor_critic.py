@@ -20,7 +20,7 @@ UnitBuilder = Callable[[int, np.random.Generator], MemoryUnit]
 
 
 class ActorCritic(nnx.Module):
-    """What PPO asks of a network. A user's own network overrides `actor` and `critic`.
+    """The interface of a network for PPO. A user's own network overrides `actor` and `critic`.
 
     Observations are what the space says: arrays, or dicts and tuples of them. They and the features come with any
     number of leading batch axes: `[n, ...]` when acting, `[T, B, ...]` and more when learning. A network with memory
@@ -78,7 +78,7 @@ class MLPActorCritic(ActorCritic):
         self.critic_head = Linear(self.critic_torso.outputs, 1, 1.0, generator)
 
     def remember(self, memory: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
-        """Nothing is remembered; the features are the observations as vectors."""
+        """Remember nothing; the features are the observations as vectors."""
         return memory, self.encoder(obs)
 
     def actor(self, features: jax.Array) -> Distribution:

@@ -28,7 +28,7 @@ NUM_CRITICS = 2
 
 
 class TorsoConfig(Protocol):
-    """What a network's configuration must offer, as `MLP` does: hidden layers for an actor or a critic.
+    """The protocol of a network's configuration, which `MLP` keeps: hidden layers for an actor or a critic.
 
     One with a memory, as `GRU` and `Transformer`, besides has `unit(inputs, generator)`, which builds it.
     """
@@ -39,7 +39,7 @@ class TorsoConfig(Protocol):
 
 
 class Past(NamedTuple):
-    """What a network with a memory is shown of sequences, time first: it begins each with a blank memory."""
+    """Sequences as a network with a memory is shown them, time first: it begins each with a blank memory."""
 
     before: tuple[Tree, jax.Array] | None
     """Observations and ends of the steps that only fill the memory, without a gradient; None if there are none."""
@@ -96,7 +96,7 @@ class SoftActor(nnx.Module):
 
     @property
     def seen(self) -> Seen:
-        """What it sees of observations."""
+        """Return its view of observations."""
         return Seen(self.encoder, self.memory)
 
     def __call__(self, obs: Tree) -> TanhGaussian:
@@ -127,7 +127,7 @@ class SoftCritic(nnx.Module):
 
     @property
     def seen(self) -> Seen:
-        """What it sees of observations."""
+        """Return its view of observations."""
         return Seen(self.encoder, self.memory)
 
     def __call__(self, obs: Tree, action: jax.Array) -> jax.Array:

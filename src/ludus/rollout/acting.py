@@ -12,7 +12,7 @@ from ludus.types import Array, Mode, Tree
 
 
 class Actor(Protocol):
-    """What a rollout needs of an algorithm."""
+    """The part of an algorithm that a rollout needs."""
 
     def initial_memory(self, policy: Tree, n: int) -> Tree:
         """Return a policy's memory at the start of `n` episodes; `()` if it has none."""

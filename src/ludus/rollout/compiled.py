@@ -30,7 +30,7 @@ NO_COURSE = Course()
 
 
 class Carry(NamedTuple):
-    """What goes on from rollout to rollout: the environments and the policy's memory."""
+    """The state that goes on from rollout to rollout: the environments and the policy's memory."""
 
     env: BatchState
     memory: Tree

@@ -19,7 +19,7 @@ from ludus.types import Array, Course, EpisodeStats, Rollout, RolloutKeys, Trans
 
 
 class HostState(NamedTuple):
-    """What every environment shows, and what its running episode has gathered."""
+    """The observation of every environment, and what its running episode has gathered."""
 
     obs: Any
     episode_return: np.ndarray
@@ -28,8 +28,8 @@ class HostState(NamedTuple):
     episode_length: np.ndarray
 
 
-class Carry(NamedTuple):
-    """What goes on from rollout to rollout: the environments and the policy's memory."""
+class HostCarry(NamedTuple):
+    """The state that goes on from rollout to rollout: the environments and the policy's memory."""
 
     env: HostState
     memory: Tree
@@ -42,25 +42,25 @@ def seeds_from(key: jax.Array, count: int, start: int = 0) -> list[int]:
     return [int(sequence.generate_state(1)[0] >> 1) for sequence in sequences]
 
 
-def begin(algorithm: Actor, env: HostEnv, policy: Tree, key: jax.Array, course: Course | None = None) -> Carry:
+def begin(algorithm: Actor, env: HostEnv, policy: Tree, key: jax.Array, course: Course | None = None) -> HostCarry:
     """Start every environment from its own seed; nothing else decides how it starts."""
     n, env.needs_restart = env.num_envs, False
     obs = jax.tree.map(np.array, env.reset(seeds_from(key, n)))
     nothing = np.zeros(n, np.float32)
-    return Carry(HostState(obs, nothing, nothing, np.zeros(n, np.int32)), algorithm.initial_memory(policy, n))
+    return HostCarry(HostState(obs, nothing, nothing, np.zeros(n, np.int32)), algorithm.initial_memory(policy, n))
 
 
-def start(algorithm: Actor, env: HostEnv, policy: Tree, key: jax.Array, course: Course | None = None) -> Carry:
+def start(algorithm: Actor, env: HostEnv, policy: Tree, key: jax.Array, course: Course | None = None) -> HostCarry:
     """Run `begin`."""
     return begin(algorithm, env, policy, key)
 
 
 def snapshot(env: HostEnv) -> dict[str, Any]:
-    """What it takes, besides the carry, to come back to where the environments are."""
+    """Return what it takes, besides the carry, to come back to where the environments are."""
     return env.snapshot()
 
 
-def restore(env: HostEnv, saved: dict[str, Any], carry: Carry) -> bool:
+def restore(env: HostEnv, saved: dict[str, Any], carry: HostCarry) -> bool:
     """Bring the environments to where they were; if they show anything else there, let them start new episodes.
 
     Returns whether they are where they were: bit by bit the same observations and returns.
@@ -88,7 +88,7 @@ def collect(  # noqa: PLR0913  each part of a rollout is given by itself
     algorithm: Actor,
     env: HostEnv,
     policy: Tree,
-    carry: Carry,
+    carry: HostCarry,
     keys: RolloutKeys,
     num_steps: int,
     threshold: int = 0,
@@ -96,7 +96,7 @@ def collect(  # noqa: PLR0913  each part of a rollout is given by itself
     *,
     course: Course | None = None,
     watch: Watch | None = None,
-) -> tuple[Carry, Rollout, EpisodeStats]:
+) -> tuple[HostCarry, Rollout, EpisodeStats]:
     """Run `num_steps` steps in every environment; see `compiled.collect`, whose twin this is.
 
     `watch` is told of every step, and may give the rollout up by raising `Left`.
@@ -130,7 +130,7 @@ def collect(  # noqa: PLR0913  each part of a rollout is given by itself
     if jax.tree.leaves(memory):
         memory = choose_rows(jnp.asarray(ended), algorithm.initial_memory(policy, n), memory)
     steps, stats = sheet.finished(*layout.unpack([rows]))
-    after = Carry(sheet.state(obs), memory)
+    after = HostCarry(sheet.state(obs), memory)
     return (
         after,
         Rollout(jax.device_put(steps), carry.memory, is_start=bool(threshold)),
@@ -139,7 +139,7 @@ def collect(  # noqa: PLR0913  each part of a rollout is given by itself
 
 
 class Sheet:
-    """What a rollout writes down, row by row; rows that it does not come to are zeros that are not valid."""
+    """The record of a rollout, row by row; rows that it does not come to are zeros that are not valid."""
 
     def __init__(self, num_steps: int, start: HostState, threshold: int, episodes_left: Array):
         """Make room; see `compiled.collect`."""

@@ -1,4 +1,4 @@
-"""Which rows of a rollout count, and which of its episodes it cuts; for arrays of both kinds, NumPy's and JAX's."""
+"""The rows of a rollout that count, and the episodes that it cuts; for arrays of both kinds, NumPy's and JAX's."""
 
 from typing import Any
 

@@ -27,13 +27,13 @@ from ludus.runtime import files
 from ludus.types import LudusError
 
 FORMAT = "ludus-episode-1"
-FOLDER = "episodes"
+EPISODES = "episodes"
 SIGNAL = "signal/"
 
 
 @dataclass(frozen=True)
 class About:
-    """What an episode is of: the header of its file."""
+    """The header of an episode's file: environment, policy and units."""
 
     env: str
     label: str = ""
@@ -146,7 +146,7 @@ def read_episode(path: str | Path) -> Episode:
 def read_episodes(run: str | Path) -> dict[str, Episode]:
     """Read every episode of a run folder by label, those of earlier policies first; damaged ones are left out."""
     found = {}
-    for path in sorted((Path(run) / FOLDER).glob("*.safetensors")):
+    for path in sorted((Path(run) / EPISODES).glob("*.safetensors")):
         try:
             found[path.stem] = read_episode(path)
         except LudusError:

@@ -20,7 +20,7 @@ class HealthWatch:
     """Counts for how many looks each layer has been still."""
 
     def __init__(self) -> None:
-        """Nothing has been seen."""
+        """Begin with nothing seen."""
         self._still: dict[str, int] = {}
         self._has_spoken = False
 

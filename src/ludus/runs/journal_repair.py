@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 10_000
 
 
 class Remains(NamedTuple):
-    """What is left of the rows that a journal had: those before the first gap, and those after it."""
+    """The rows that are left of those that a journal had: those before the first gap, and those after it."""
 
     expected: int
     first: int
@@ -30,7 +30,7 @@ class Remains(NamedTuple):
 
     @property
     def num_left(self) -> int:
-        """How many rows are left."""
+        """The number of rows that are left."""
         return self.first + len(self.later)
 
     def before(self, row: int) -> int:
@@ -38,7 +38,7 @@ class Remains(NamedTuple):
         return min(self.first, row) + sum(number < row for number, _ in self.later)
 
     def __str__(self) -> str:
-        """How many rows are lost, and which, as in `2 of 12 rows are lost (3, 7)`."""
+        """Return how many rows are lost, and which, as in `2 of 12 rows are lost (3, 7)`."""
         if self.num_left == self.expected:
             return "no row is lost, but there are others among them"
         here = [*(number for number, _ in self.later), self.expected]

@@ -51,7 +51,7 @@ class Run:
 
     @cached_property
     def status(self) -> str:
-        """How it stands: running, finished, interrupted, failed or, if its process is gone without a word, killed."""
+        """Its status: running, finished, interrupted, failed or, if its process is gone without a word, killed."""
         status = str(self.identity.get("status", "unknown"))
         return "killed" if status == "running" and not is_training(self.path) else status
 

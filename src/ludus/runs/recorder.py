@@ -36,7 +36,7 @@ More = Callable[[dict[str, Any], Any], dict[str, float]]
 
 
 class RecordOptions(NamedTuple):
-    """What is made of a run's numbers."""
+    """The options about what is made of a run's numbers."""
 
     success: str = "auto"
     """What makes an episode a success: one of `SUCCESS_RULES`."""
@@ -51,8 +51,8 @@ class RecordOptions(NamedTuple):
     """Whether Loguru is told as well."""
 
 
-class Episodes(NamedTuple):
-    """Episodes that count from one iteration on, summed up."""
+class EpisodeSums(NamedTuple):
+    """The episodes that count from one iteration on, summed up."""
 
     count: int
     total: float
@@ -77,7 +77,7 @@ class Recorder:
         self._before = 0.0
         self._started: float | None = None
         """When time began to count; None while it does not."""
-        self._recent: list[Episodes] = []
+        self._recent: list[EpisodeSums] = []
         self._trouble: str | None = None
         self._has_warned, self._health = False, HealthWatch()
         self.total_steps: int | None = None
@@ -99,7 +99,7 @@ class Recorder:
 
     @property
     def recent(self) -> Recent:
-        """What the episodes of that window came to, however few they are so far."""
+        """Return the figures of that window's episodes, however few they are so far."""
         known = [part.successes for part in self._recent if part.successes is not None]
         count = sum(part.count for part in self._recent)
         if not count:
@@ -118,7 +118,7 @@ class Recorder:
         self.iterations, self.steps = saved["iteration"], saved["steps"]
         self.episodes, self.updates = saved["episodes"], saved["updates"]
         self._before, self._started = saved["elapsed_seconds"], None
-        self._recent = [Episodes(*part) for part in saved["recent"]]
+        self._recent = [EpisodeSums(*part) for part in saved["recent"]]
         self.latest = dict(saved["latest"])
 
     @property
@@ -256,7 +256,7 @@ class Recorder:
             told = counted["told_successes"] / counted["told"] if counted["told"] else np.nan
             rate = self._success_rate(episodes, counted["terminations"], counted["successes"], told)
             successes = None if rate is None else rate * episodes
-            self._recent.append(Episodes(episodes, return_sum, length_sum, successes))
+            self._recent.append(EpisodeSums(episodes, return_sum, length_sum, successes))
             while sum(part.count for part in self._recent[1:]) >= self.options.window:
                 del self._recent[0]
             figures["counted_return_mean"] = return_sum / episodes

@@ -8,7 +8,7 @@ MISSING = "-"
 
 
 class Recent(NamedTuple):
-    """What the latest episodes came to."""
+    """The figures of the latest episodes."""
 
     episodes: int
     mean_length: float | None

@@ -66,7 +66,7 @@ class Episodes(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """What one of them is."""
+        """The name of one of them."""
         return "episode" if self.each else "iteration"
 
 
@@ -98,7 +98,7 @@ class Story:
 
     @property
     def damage(self) -> str | None:
-        """What to say of lines of the journal that could not be read, if there are any."""
+        """Return what to say of lines of the journal that could not be read, if there are any."""
         count = self.journal.damaged
         lines, were = ("line", "was") if count == 1 else ("lines", "were")
         return f"{count:,} damaged {lines} of the journal {were} left out." if count else None
@@ -144,7 +144,7 @@ class Story:
 
     @cached_property
     def score(self) -> Score | None:
-        """How good the agent is: by its last evaluation, or else by the latest episodes of training."""
+        """The agent's score: by its last evaluation, or else by the latest episodes of training."""
         made = self.evaluations
         if len(made["mean"]):
             mean, low, high, episodes = (float(made[name][-1]) for name in ("mean", "low", "high", "episodes"))
@@ -176,7 +176,7 @@ class Story:
 
     @property
     def best_by(self) -> dict[str, Any] | None:
-        """What the best policy came to by the figure that the run was told to judge by; None if there is none."""
+        """The best policy's value of the figure that the run was told to judge by; None if there is none."""
         best = self.run.identity.get("best")
         if not isinstance(best, dict) or not isinstance(best.get("by"), str) or best.get("mode") not in ("max", "min"):
             return None
@@ -189,7 +189,7 @@ class Story:
 
     @property
     def resumes(self) -> list[dict[str, Any]]:
-        """How often and from where the run was resumed."""
+        """The number of resumes, and where each began."""
         return [entry for entry in self.run.identity.get("resumed", []) if isinstance(entry, dict)]
 
 

@@ -70,7 +70,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Tables:
-    """What could be read of a journal."""
+    """The tables of a journal, as far as it could be read."""
 
     train: Table
     evaluation: Table

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 from ludus.runtime import files
 from ludus.types import LudusError
 
-FOLDER = "autotuning"
+AUTOTUNING = "autotuning"
 """Folder of the choices in a run folder, and in the user's cache folder; each file has the SHA-256 of its content."""
 MOST_BYTES = 1 << 25
 WRITE, READ = "--xla_gpu_dump_autotune_results_to", "--xla_gpu_load_autotune_results_from"
@@ -31,7 +31,7 @@ PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
 class Choices(NamedTuple):
-    """How this process came to its kernels."""
+    """The origin of this process's kernels."""
 
     how: Literal["measured", "read", "deterministic"]
     file: Path | None = None
@@ -100,7 +100,7 @@ def go_on(run: Path, identity: dict[str, Any], config: dict[str, Any]) -> None:
             if not place.exists():
                 _put(place, data)
         except OSError:
-            place = run.absolute() / FOLDER / place.name
+            place = run.absolute() / AUTOTUNING / place.name
         _start(Choices("read", place), f"{READ}={place}")
 
 
@@ -115,8 +115,8 @@ def keep(run: Path) -> dict[str, str | None] | None:
         return None
     data = files.read(file, MOST_BYTES)
     digest = _digest(data)
-    if not (run / FOLDER / digest).exists():
-        _put(run / FOLDER / digest, data)
+    if not (run / AUTOTUNING / digest).exists():
+        _put(run / AUTOTUNING / digest, data)
     if how == "measured":
         with contextlib.suppress(OSError):  # without the cache folder, the next run measures anew
             if not (_shelf() / digest).exists():
@@ -199,7 +199,7 @@ def _versions() -> list[str]:
 
 
 def _kept(run: Path, digest: str) -> bytes:
-    path = run / FOLDER / digest
+    path = run / AUTOTUNING / digest
     try:
         data = files.read(path, MOST_BYTES) if len(digest) == 64 and digest.isalnum() else b""
     except OSError as error:
@@ -212,7 +212,7 @@ def _kept(run: Path, digest: str) -> bytes:
 
 
 def _shelf() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus" / FOLDER
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ludus" / AUTOTUNING
 
 
 def _put(path: Path, data: bytes) -> None:

@@ -14,7 +14,7 @@ UNLIMITED = 2**64 - 1
 
 
 class Counters(NamedTuple):
-    """What the run has done so far, inside the compiled program."""
+    """The counts of what the run has done so far, inside the compiled program."""
 
     steps: Any
     episodes: Any

@@ -85,7 +85,7 @@ class Demonstrations:
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes there are."""
+        """The number of episodes."""
         return len(self.ends)
 
     @property

@@ -26,7 +26,7 @@ def choose_rows(mask: Array, new: Tree, old: Tree) -> Any:
 
 
 class PackedLayout:
-    """How the 32-bit leaves `[N, ...]` of a pytree lie in one float32 matrix; other leaves are kept beside it."""
+    """The places of a pytree's 32-bit leaves `[N, ...]` in one float32 matrix; other leaves are kept beside it."""
 
     def __init__(self, tree: Tree):
         """Read the layout off arrays or their shapes."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.runs import set_aside
-from ludus.runs.checkpoint.format import FOLDER
+from ludus.runs.checkpoint.format import CHECKPOINTS
 from ludus.runs.checkpoint.store import Checkpoints
 from ludus.runs.folder import RunFolder
 from ludus.runs.journal import JOURNAL, JournalReader, TakenBackError
@@ -29,7 +29,7 @@ CLOCKS = {
 
 
 class Beginning:
-    """Where a run goes on from that has all to do again."""
+    """The start of a run that has all to do again."""
 
     def __init__(self, say: Callable[[str], None], lost: str | None = None):
         """`lost` says what is lost of a run that had been further; what is left of it is kept beside."""
@@ -40,10 +40,10 @@ class Beginning:
         return spec
 
     def compiler_options(self) -> None:
-        """Nothing was recorded: they follow from the settings."""
+        """Return none: they follow from the settings."""
 
     def take_up(self, *parts: Remembering) -> None:
-        """Nothing has been counted."""
+        """Take up nothing: no count was saved."""
 
     def load(self, blank: TrainState, num_envs: int, restore_env: RestoreEnv) -> tuple[TrainState, Written]:
         """Return the state that a run begins with."""
@@ -58,7 +58,7 @@ class Beginning:
         place = set_aside.new_place(folder.path)
         try:
             set_aside.keep_journal(folder.path, place)
-            set_aside.move(folder.path, place, FOLDER, str(POLICIES))
+            set_aside.move(folder.path, place, CHECKPOINTS, str(POLICIES))
         except OSError as error:
             raise LudusError(f"{place}: cannot be written ({error.strerror or error})") from error
         folder.journal.cut(0, 0)
@@ -103,6 +103,6 @@ def what_is_left(run: Path) -> str:
 def refusal(run: Path) -> LudusError:
     """Return what is said of a run whose checkpoints are gone."""
     return LudusError(
-        f"{run}: has no checkpoint to go on from, but had written some: put {FOLDER}/ back, or begin the run again "
-        f"with ludus resume --fallback, which keeps its journal and policies beside{what_is_left(run)}"
+        f"{run}: has no checkpoint to go on from, but had written some: put {CHECKPOINTS}/ back, or begin the run "
+        f"again with ludus resume --fallback, which keeps its journal and policies beside{what_is_left(run)}"
     )

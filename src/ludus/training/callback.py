@@ -23,7 +23,7 @@ FIGURE = re.compile(r"[A-Za-z][\w./-]{0,99}", re.ASCII)
 
 
 class Controls(Protocol):
-    """What a callback can do to a run."""
+    """The ways in which a callback can act on a run."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -47,7 +47,7 @@ class Controls(Protocol):
 
 @dataclass(frozen=True)
 class Event:
-    """What has happened, and what a callback can do about it."""
+    """Something that has happened, and what a callback can do about it."""
 
     metrics: dict[str, Any]
     """The row of the journal that is about to be written; empty at the start and at the end."""

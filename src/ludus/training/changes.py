@@ -15,10 +15,10 @@ from ludus.types import LudusError
 
 
 class Changes:
-    """What was changed of one run's algorithm."""
+    """The changes that were made to one run's algorithm."""
 
     def __init__(self, algorithm: Algorithm, use: Callable[[Algorithm], None], counts: Callable[[], dict[str, int]]):
-        """Nothing was changed yet.
+        """Begin with nothing changed.
 
         Args:
             algorithm: as it was configured.

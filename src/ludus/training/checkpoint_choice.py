@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from; and where that one is damaged, what else can be done."""
+"""The choice of the checkpoint that a run goes on from; and what can be done where it is damaged."""
 
 from collections.abc import Callable
 from pathlib import Path

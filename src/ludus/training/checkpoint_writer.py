@@ -78,7 +78,7 @@ class CheckpointOptions:
 
 @dataclass
 class Marks:
-    """What a run remembers of itself besides counts: it is saved with every checkpoint."""
+    """The state of a run besides counts and arrays: it is saved with every checkpoint."""
 
     judged_at: int = 0
     """The iteration after which the policy was last judged."""
@@ -105,7 +105,7 @@ class Keeper:
         say: Callable[[str], None],
         counts: Callable[[], dict[str, int]] = dict,
     ):
-        """Nothing is written yet; `counts` tells the totals of the run as they are when it is called."""
+        """Begin with nothing written; `counts` tells the totals of the run as they are when it is called."""
         self.options, self.num_checkpoints, self.say, self._counts = options, num_checkpoints, say, counts
         self.kept_at: dict[str, dict[str, int]] = {}
         """The totals when a policy was last saved, by its name."""
@@ -194,7 +194,7 @@ class Keeper:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """What the policy that is best by `best_by` came to, and when; None unless that is set and there is one."""
+        """The figure of the policy that is best by `best_by`, and when; None unless that is set and there is one."""
         by, mode, value = self.options.best_by, self.options.best_mode, self.marks.best_figure
         if by is None or value is None:
             return None

@@ -1,4 +1,4 @@
-"""Which episodes count where a policy is judged by the latest of them: those before which no other is still running.
+"""The episodes that count where a policy is judged by the latest of them: those before which no other is still running.
 
 Short episodes end first: of a thousand environments that begin together, the first hundred episodes to end are the
 hundred shortest, and where length and return go together their mean says nothing of the policy. So an episode counts
@@ -29,7 +29,7 @@ class Cohorts(NamedTuple):
 
 
 def begin() -> Cohorts:
-    """Nothing has ended."""
+    """Begin with no episode ended."""
     nothing = np.zeros(len(FIGURES), np.float32)
     return Cohorts(np.int32(0), nothing, nothing)
 

@@ -39,7 +39,7 @@ CHOICES: dict[str, dict[str, type]] = {"algorithm": ALGORITHMS, "algorithm/netwo
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Settings):
-    """What `ludus train` is told: every field is a key, those of `Settings` among them."""
+    """The words of `ludus train`: every field is a key, those of `Settings` among them."""
 
     env: str = MISSING
     """Environment id, such as CartPole-v1 or gym:Hopper-v5, or your own my_module:MyEnv."""
@@ -72,7 +72,7 @@ class TrainConfig(Settings):
 
 
 class Parts(NamedTuple):
-    """What a configuration stands for: the arguments of `Trainer` and of its `train`."""
+    """The meaning of a configuration: the arguments of `Trainer` and of its `train`."""
 
     algorithm: Algorithm
     env: AnyEnv

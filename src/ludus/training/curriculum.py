@@ -28,7 +28,7 @@ LEAST_EPISODES = 20
 
 
 class Stage(NamedTuple):
-    """Where a curriculum is that follows the return."""
+    """The place of a curriculum that follows the return."""
 
     number: Array
     """0 at the start."""

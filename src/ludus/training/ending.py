@@ -1,4 +1,4 @@
-"""What ends a call to `train`: its budget, a signal, the time it has, or a number that is none."""
+"""The ends of a call to `train`: its budget, a signal, the time it has, or a number that is none."""
 
 import signal
 
@@ -30,7 +30,7 @@ class Ending:
 
     @property
     def in_the_midst(self) -> str:
-        """What ended the run where something was cut short: a signal, else time."""
+        """Return what ended the run where something was cut short: a signal, else time."""
         return self.by_signal or "max_seconds"
 
     @property
@@ -41,7 +41,7 @@ class Ending:
 
     @property
     def by_budget(self) -> str:
-        """Which part of the budget is spent, when one is."""
+        """Return which part of the budget is spent, when one is."""
         return "total_steps" if self.record.steps >= (self.budget.total_steps or np.inf) else "max_episodes"
 
     def after(self, rows: dict[str, np.ndarray], pace: float) -> str | None:

@@ -18,7 +18,7 @@ from ludus.types import MAX_EPISODE_STEPS, LudusError, Match, Mode, Tree
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the episodes of one evaluation came to."""
+    """The results of one evaluation's episodes."""
 
     returns: np.ndarray
     lengths: np.ndarray

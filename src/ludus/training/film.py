@@ -17,8 +17,7 @@ from ludus.envs.base import AnyEnv
 from ludus.envs.signals import action_names
 from ludus.report.video.encode import Tile, about_episode, episode_frames, grid_frames, tile_size, write_film
 from ludus.report.video.overlay import SCENE
-from ludus.runs.episode_file import FOLDER as EPISODES
-from ludus.runs.episode_file import Episode, write_episode
+from ludus.runs.episode_file import EPISODES, Episode, write_episode
 from ludus.runs.folder import read_config
 from ludus.training.episode_pictures import Say, first_line, pictures_of
 from ludus.training.evaluation import evaluate
@@ -27,7 +26,7 @@ from ludus.training.record_episode import extremes, play_episode
 from ludus.training.run_config import environment_in
 from ludus.types import LudusError
 
-FOLDER = "videos"
+VIDEOS = "videos"
 
 
 def film(
@@ -77,7 +76,7 @@ def keep(run: Path, name: str, episode: Episode, env: AnyEnv, gif: bool, say: Sa
     """Write an episode, then its film: if that fails, the episode is there."""
     path = run / EPISODES / f"{name}.safetensors"
     write_episode(episode, path)
-    made = [path, *film_episode(episode, run / FOLDER / f"{name}.mp4", env, gif=gif, say=say)]
+    made = [path, *film_episode(episode, run / VIDEOS / f"{name}.mp4", env, gif=gif, say=say)]
     for file in made[1:]:
         if file.suffix != ".jsonl":
             say(f"{file}: {len(episode):,} steps, return {episode.arrays['return'][-1]:.2f}")
@@ -119,7 +118,7 @@ def film_grid(
             tiles.append(Tile(episode, pictures, " · ".join(filter(None, [name, trained]))))
             say(f"{tiles[-1].title}: {len(episode):,} steps played, return {episode.arrays['return'][-1]:.2f}")
         about = {"tiles": [about_episode(tile.episode) for tile in tiles]}
-        films = write_film(run / FOLDER / "grid.mp4", grid_frames(tiles, rate), rate, about, gif)
+        films = write_film(run / VIDEOS / "grid.mp4", grid_frames(tiles, rate), rate, about, gif)
     finally:
         env.close()
     say(f"{films[0]}: {len(tiles)} policies side by side")

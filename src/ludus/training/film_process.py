@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 60.0
 """So long a run that is over waits for its last film."""
 
 
-class Writer(Protocol):
+class FilmWriter(Protocol):
     """Writes on another thread, so that training does not wait for it (`checkpoint_writer.Keeper`)."""
 
     def write(self, job: Callable[[], None], what: str) -> None:
@@ -51,7 +51,7 @@ class FilmProcess:
     """Has films made every `frequency` iterations; 0: none."""
 
     def __init__(self, frequency: int, say: Callable[[str], None]):
-        """Nothing runs yet."""
+        """Begin with no process."""
         self.frequency, self._say = frequency, say
         self.wait = False
         """Whether the run has come to its end by itself, so that its last film may be finished."""
@@ -66,7 +66,7 @@ class FilmProcess:
         return self.frequency - iterations % self.frequency if self.frequency else 2**31
 
     def if_due(
-        self, run: Path, env_id: str, counts: dict[str, int], trained: Callable[[], Trained], writer: Writer
+        self, run: Path, env_id: str, counts: dict[str, int], trained: Callable[[], Trained], writer: FilmWriter
     ) -> None:
         """Have a film made of the policy as it is now, if it is time and no other is being made.
 

@@ -26,7 +26,7 @@ from ludus.types import Array, Counted, Course, EpisodeStats, LudusError, Rollou
 
 
 class Plan(NamedTuple):
-    """What is compiled into an iteration."""
+    """The settings that are compiled into an iteration."""
 
     env: AnyEnv
     num_steps: int
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What the iterations of one call to `train` share: traced values, so none of them is compiled in."""
+    """The values that the iterations of one call to `train` share: traced values, so none of them is compiled in."""
 
     algorithm: Algorithm
     keys: Tree
@@ -161,7 +161,7 @@ def _mean(reward: jax.Array, valid: jax.Array | None) -> jax.Array:
 def _go_on(
     healthy: jax.Array, carry: Tree, before: tuple[Tree, Array, Cohorts], *ended: Tree
 ) -> tuple[tuple[Tree, Array, Cohorts], Counted]:
-    """Where the environments are after an iteration, its number, and which episodes wait; and those that count.
+    """Return where the environments are after an iteration, its number, the episodes that wait, and those that count.
 
     If the iteration was faulty, it has not happened, and all is as `before`.
     """

@@ -1,4 +1,4 @@
-"""What a run has learnt to do: one episode of each policy that it keeps, recorded when the run is over.
+"""Recordings of what a run has learnt: one episode of each policy that it keeps, recorded when the run is over.
 
 So a report shows behaviour without anything having been played by hand. Nothing is played before training is done, and
 how much is played, for how long and how large, has bounds. What plays a JAX environment is compiled meanwhile, by
@@ -20,7 +20,7 @@ from ludus.algorithms.critic import Critic
 from ludus.algorithms.policy import Policy, load_policy
 from ludus.envs.base import AnyEnv
 from ludus.rollout.runner import runner
-from ludus.runs.episode_file import FOLDER, About, Episode, write_episode
+from ludus.runs.episode_file import EPISODES, About, Episode, write_episode
 from ludus.runtime.compilation import ASIDE, compile_clock
 from ludus.spaces import leaves
 from ludus.training.checkpoint_writer import BEST, POLICIES
@@ -41,7 +41,7 @@ class Showing:
     """Records the episodes of one run."""
 
     def __init__(self, algorithm: Algorithm, env: AnyEnv, settings: Settings, say: Callable[[str], None]):
-        """Nothing was played; what is compiled from now on is this run's."""
+        """Begin with nothing played; what is compiled from now on is this run's."""
         self.is_wanted, self._say = settings.record_behaviour, say
         self.algorithm, self.env = algorithm, env
         self.seed, self.num_checkpoints = settings.seed, settings.num_checkpoints
@@ -96,7 +96,7 @@ class Showing:
                 if enough():
                     return
                 episode = self._played(kept, critic, about, enough)
-                write_episode(episode, run / FOLDER / f"{about.label}.safetensors")
+                write_episode(episode, run / EPISODES / f"{about.label}.safetensors")
         except Exception as error:  # whatever an environment raises: the run itself is done, and good
             reason = (str(error) or type(error).__name__).splitlines()[0][:200]
             self._say(f"{self.env.id}: no episode of it could be recorded ({reason})")
@@ -118,7 +118,7 @@ class Showing:
         header = About(self.env.id, algorithm=type(self.algorithm).__name__.lower())
         yield final, _labelled(header, FINAL_LABEL, at)
         for name in [*BEST.values(), *(f"pi_ckpt{i}" for i in range(self.num_checkpoints, 0, -1))]:
-            path, episode = run / POLICIES / f"{name}.safetensors", run / FOLDER / f"{name}.safetensors"
+            path, episode = run / POLICIES / f"{name}.safetensors", run / EPISODES / f"{name}.safetensors"
             if not path.is_file() or (episode.is_file() and episode.stat().st_mtime_ns > path.stat().st_mtime_ns):
                 continue
             yield load_policy(path, self.algorithm), _labelled(header, name, at)

@@ -33,7 +33,7 @@ class Loop:
     """Runs iterations of one algorithm on one environment. It knows of no folder, no clock and no user."""
 
     def __init__(self, algorithm: Algorithm, env: AnyEnv, settings: Settings):
-        """Nothing is compiled yet."""
+        """Begin with nothing compiled."""
         self.algorithm, self.env, self.settings = algorithm, env, settings
         self.spec = Spec(env.observation_space, env.action_space, env.num_envs)
         algorithm.validate(self.spec)

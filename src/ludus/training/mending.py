@@ -20,7 +20,7 @@ RINGS = ("frames", "transitions")
 
 
 class Mended(NamedTuple):
-    """What can be gone on with."""
+    """The state that can be gone on with."""
 
     arrays: dict[str, np.ndarray]
     lost: list[str]

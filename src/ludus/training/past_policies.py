@@ -15,7 +15,7 @@ from ludus.runs.checkpoint.format import Broken
 from ludus.runs.folder import read_config
 from ludus.runtime.rng import stream
 from ludus.training.mending import mended
-from ludus.training.restore import Source
+from ludus.training.restore import CheckpointSource
 from ludus.training.resume import rebuilt
 from ludus.training.state_arrays import check_finite, put_back, shapes
 from ludus.training.trainer import Trainer
@@ -39,7 +39,7 @@ def learned_at(
     )
     trainer, _ = rebuilt(Trainer, run, config, algorithm, env, instead=instead, verbose=False)
     with contextlib.closing(trainer.env) if env is None else contextlib.nullcontext():
-        source = Source(run, start, fallback=False, say=trainer.record.console.say)
+        source = CheckpointSource(run, start, fallback=False, say=trainer.record.console.say)
         checkpoint, spec = source.checkpoint, source.spec(trainer.loop.spec)
         learner = trainer.algorithm.init(jax.random.key(0), spec)
         expected = {f"learner/{name}": shape for name, shape in shapes(learner).items()}

@@ -1,4 +1,4 @@
-"""What is checked before a run begins, and before anything is compiled."""
+"""Checks before a run begins, and before anything is compiled."""
 
 from dataclasses import replace
 

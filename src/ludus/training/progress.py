@@ -1,4 +1,4 @@
-"""How far a run came: what a checkpoint says besides its arrays, written down and checked."""
+"""A run's progress: what a checkpoint says besides its arrays, written down and checked."""
 
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ RECORD = {
 
 
 class Terms(NamedTuple):
-    """What the numbers of a run depend on: by these a checkpoint is read again."""
+    """The terms that the numbers of a run depend on: by these a checkpoint is read again."""
 
     meaning: dict[str, Any]
     """The settings without which the state would mean something else (`run_config.meaning_of`)."""

@@ -17,8 +17,8 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a comparison came to: the mean difference of returns, episode by episode, and its bootstrap interval."""
+class PolicyComparison:
+    """The result of a comparison: the mean difference of returns, episode by episode, and its bootstrap interval."""
 
     challenger: float
     champion: float
@@ -40,17 +40,17 @@ class Verdict:
         )
 
 
-def judge(challenger: np.ndarray, champion: np.ndarray) -> Verdict:
+def judge(challenger: np.ndarray, champion: np.ndarray) -> PolicyComparison:
     """Compare the returns of two policies on the same episodes, by a bootstrap over pairs."""
     differences = np.asarray(challenger, np.float64) - np.asarray(champion, np.float64)
     chosen = np.random.default_rng(SEED).integers(0, len(differences), (RESAMPLES, len(differences)))
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(differences[chosen].mean(1), [tail, 100 - tail])
     means = float(np.mean(challenger)), float(np.mean(champion)), float(differences.mean())
-    return Verdict(*means, float(low), float(high), len(differences))
+    return PolicyComparison(*means, float(low), float(high), len(differences))
 
 
-def compare(challenger: Policy, champion: Policy, config: dict[str, Any]) -> Verdict:
+def compare(challenger: Policy, champion: Policy, config: dict[str, Any]) -> PolicyComparison:
     """Play both in the environment of a configuration; LudusError if it cannot be made here."""
     here = {name: config.get(name) for name in ("env", "env_options", "env_wrappers", "num_envs")}
     with contextlib.closing(environment_in(here, "it is not here")) as env:

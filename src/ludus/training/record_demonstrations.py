@@ -82,7 +82,7 @@ class _Lane:
     """The episodes of one environment, put together from pieces of rollouts."""
 
     def __init__(self, wanted: int, most: int):
-        """Nothing has been played: `wanted` are asked for, of `most` steps each."""
+        """Begin with nothing played: `wanted` are asked for, of `most` steps each."""
         self.wanted, self.most = wanted, most
         self.episodes: list[list[np.ndarray]] = []
         self._pieces: list[list[np.ndarray]] = []

@@ -98,11 +98,11 @@ class PythonRepeat:
     """
 
     def __init__(self, body: Body, plan: Plan):
-        """Nothing to compile here: what is compiled is compiled inside `body`."""
+        """Compile nothing here: what is compiled is compiled inside `body`."""
         self.body, self.plan = body, plan
 
     def prepare(self, context: Tree, make_state: Callable[[], Tree]) -> None:
-        """Nothing to compile ahead."""
+        """Compile nothing ahead."""
 
     def __call__(
         self, context: Tree, state: Tree, n: int, watch: Watch | None = None

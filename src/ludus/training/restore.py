@@ -44,7 +44,7 @@ LATER = ("carry/env/return_rest", "cohorts/")
 """Arrays that the earliest checkpoints do not hold: they begin with nothing in them."""
 
 
-class Source:
+class CheckpointSource:
     """The checkpoint that a run goes on from."""
 
     def __init__(self, run: Path, start: int | str, fallback: bool, say: Callable[[str], None]):

@@ -21,7 +21,7 @@ from ludus.runtime import files, user_code
 from ludus.training.beginning import Beginning, has_saved, refusal
 from ludus.training.budget import Budget
 from ludus.training.checkpoint_choice import NothingWholeError
-from ludus.training.restore import Source
+from ludus.training.restore import CheckpointSource
 from ludus.training.run_config import changed, environment_in, meaning_of, settings_in
 from ludus.training.settings import Settings, code_in
 from ludus.training.trainer import Trainer
@@ -54,7 +54,7 @@ def resume(
     folder = _reopened(run, fallback)
     try:
         source = _source(run, start, fallback, has_lost_all, trainer.record.console.say)
-        if isinstance(source, Source):
+        if isinstance(source, CheckpointSource):
             source.check(folder.identity["id"], meaning_of(trainer.algorithm, trainer.env, trainer.settings))
             source.check_journal()
         trainer.go_on_from(source, folder, budget)
@@ -91,14 +91,14 @@ def _reopened(run: Path, fallback: bool) -> RunFolder:
 
 def _source(
     run: Path, start: int | str, fallback: bool, has_lost_all: bool, say: Callable[[str], None]
-) -> Source | Beginning:
+) -> CheckpointSource | Beginning:
     """Return what the run goes on from."""
     if has_lost_all:
         return Beginning(say, "its checkpoints are gone")
     if start == "latest" and not Checkpoints(run).steps():
         return Beginning(say)
     try:
-        return Source(run, start, fallback, say)
+        return CheckpointSource(run, start, fallback, say)
     except NothingWholeError:
         return Beginning(say, "no checkpoint is whole")
 

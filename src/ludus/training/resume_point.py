@@ -1,4 +1,4 @@
-"""Where a run goes on from, as a `Trainer` sees it: one of its checkpoints, or its beginning."""
+"""The point from which a run goes on, as a `Trainer` sees it: one of its checkpoints, or its beginning."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ class Remembering(Protocol):
 
 
 class ResumePoint(Protocol):
-    """Where a run goes on from."""
+    """The point from which a run goes on."""
 
     def spec(self, spec: Spec) -> Spec:
         """Return a spec with the scaling of numbers that the run was begun with."""

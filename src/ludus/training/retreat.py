@@ -24,7 +24,7 @@ MOST_BYTES = 1 << 30
 
 
 class Retreat:
-    """What a run was before the iteration that is being made, if that may take long."""
+    """The state of a run before the iteration that is being made, if that may take long."""
 
     def __init__(self) -> None:
         """There is nothing to go back to."""

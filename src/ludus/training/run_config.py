@@ -1,4 +1,4 @@
-"""What a run folder says of its run: its configuration, from which the run can be made again, and who made it."""
+"""A run folder's account of its run: its configuration, from which the run can be made again, and who made it."""
 
 from collections.abc import Sequence
 from dataclasses import fields

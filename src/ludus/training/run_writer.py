@@ -31,7 +31,7 @@ class RunWriter:
     def __init__(
         self, record: Recorder, judge: Judge, keeper: Keeper, changes: Changes, showing: Showing, device: jax.Device
     ):
-        """Nothing is written yet."""
+        """Begin with nothing written."""
         self.record, self.judge, self.keeper = record, judge, keeper
         self.changes, self.showing = changes, showing
         self.device = device
@@ -43,7 +43,7 @@ class RunWriter:
 
     @property
     def run_dir(self) -> Path | None:
-        """Where that is."""
+        """The run's folder."""
         return None if self.folder is None else self.folder.path
 
     def open(self, folder: RunFolder, tracking: TrackingOptions) -> None:

@@ -1,4 +1,4 @@
-"""What follows from how a run does: when it is evaluated, which policy is its best, and what ends it early."""
+"""The consequences of a run's results: when it is evaluated, which policy is its best, and what ends it early."""
 
 import time
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Judge:
         evaluate: Callable[[int, Watch | None], Evaluation],
         is_single: bool,
     ):
-        """Nothing has been seen.
+        """Begin with nothing seen.
 
         `policy` and `evaluate` are of the policy as it is when they are called; `is_single` says that there is one
         environment, whose episodes are known one by one.
@@ -49,7 +49,7 @@ class Judge:
 
     @property
     def score(self) -> float | None:
-        """What checkpoints are compared by, as it is now: the higher the better."""
+        """The figure that checkpoints are compared by, as it is now: the higher the better."""
         options = self.settings.checkpoint
         default = "eval_return_mean" if self.settings.eval_frequency else "recent_return_mean"
         value = self.record.latest.get(options.best_by or default)

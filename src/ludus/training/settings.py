@@ -1,4 +1,4 @@
-"""How a run goes about it, whatever it trains: what `Trainer` and `ludus train` can be told, and config.yaml keeps."""
+"""The settings of a run, whatever it trains: what `Trainer` and `ludus train` can be told, and config.yaml keeps."""
 
 from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral

@@ -23,7 +23,7 @@ CHECK_EVERY = 10
 
 @dataclass(frozen=True)
 class ConvergenceOptions:
-    """What ends a run before its budget is spent."""
+    """The rule that ends a run before its budget is spent."""
 
     rule: str = "none"
     """none; window: recent episodes hold the target; interval: an evaluation surely does; plateau: nothing improves."""
@@ -70,7 +70,7 @@ class Sample:
 
     @property
     def variance_of_mean(self) -> float:
-        """How uncertain the mean is."""
+        """The variance of the mean itself."""
         return self.deviation**2 / self.size
 
 
@@ -78,7 +78,7 @@ class Convergence:
     """Watches the returns of one run. Without a target, the rules that need one are refused."""
 
     def __init__(self, options: ConvergenceOptions, return_threshold: float | None = None):
-        """Nothing has been seen."""
+        """Begin with nothing seen."""
         self.options = options
         self.target = return_threshold if options.target_return is None else float(options.target_return)
         if options.rule in ("window", "interval") and self.target is None:

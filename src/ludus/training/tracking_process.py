@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from ludus.runs.folder import read_identity
 from ludus.runs.journal import TakenBackError
-from ludus.runs.trackers.cursor import FOLDER
+from ludus.runs.trackers.cursor import MLFLOW
 from ludus.runs.trackers.mlflow.reach import answers
 from ludus.runs.trackers.mlflow.redaction import redacted
 from ludus.runs.trackers.mlflow.sender import Sender
@@ -52,7 +52,7 @@ class Follow:
     """Sends a run while it is being trained, through outages."""
 
     def __init__(self, sender: Sender, tell: Tell):
-        """Nothing has been tried yet."""
+        """Begin with nothing tried."""
         self.sender, self.tell = sender, tell
         self.trouble: StoreError | None = None
         self._pause, self._next_try = FIRST_PAUSE, 0.0
@@ -196,7 +196,7 @@ def track(run: Path) -> str:
         try:
             state.finish(0.0, TRIES)
         except OSError as error:
-            raise LudusError(f"{run / FOLDER}: cannot be used ({error.strerror or error})") from error
+            raise LudusError(f"{run / MLFLOW}: cannot be used ({error.strerror or error})") from error
         if state.trouble is not None:
             raise state.trouble
     sender = state.sender
@@ -235,8 +235,8 @@ def _published(sender: Sender, progress: Callable[[], None]) -> str | None:
 @contextlib.contextmanager
 def _only_one(run: Path, is_to_give_up: Callable[[], bool]) -> Generator[bool]:
     """Be the only process that sends a run; wait for another one until told to give up."""
-    files.make_folder(run / FOLDER)
-    lock = files.open_file(run / FOLDER / LOCK, os.O_RDWR | os.O_CREAT)
+    files.make_folder(run / MLFLOW)
+    lock = files.open_file(run / MLFLOW / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         while True:
             try:
@@ -246,7 +246,7 @@ def _only_one(run: Path, is_to_give_up: Callable[[], bool]) -> Generator[bool]:
                 if is_to_give_up():
                     yield False
                     return
-        files.sweep(run / FOLDER)
+        files.sweep(run / MLFLOW)
         yield True
     finally:
         os.close(lock)

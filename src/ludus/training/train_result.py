@@ -1,4 +1,4 @@
-"""What a call to `train` reached."""
+"""The result of a call to `train`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from ludus.training.schedule import Judge
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a call to `train` reached."""
+    """The result of a call to `train`."""
 
     steps: int
     episodes: int

@@ -1,4 +1,4 @@
-"""What a run has learnt so far: a policy and, if the algorithm has one, a critic."""
+"""The result of learning so far: a policy and, if the algorithm has one, a critic."""
 
 from pathlib import Path
 from typing import NamedTuple

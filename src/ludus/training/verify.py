@@ -32,7 +32,7 @@ from ludus.training.checkpoint_writer import CheckpointOptions
 from ludus.training.curriculum import after
 from ludus.training.iteration import UNCOUNTED, Context, TrainState, course, episodes_left, learn
 from ludus.training.loop import Loop
-from ludus.training.restore import Source
+from ludus.training.restore import CheckpointSource
 from ludus.training.resume import rebuilt, resume
 from ludus.training.run_config import meaning_of
 from ludus.training.state_arrays import differences, name_of
@@ -44,7 +44,7 @@ OWN_CODE = "another process, in which the proof resumes the run, cannot make it 
 
 @dataclass(frozen=True)
 class ResumeProof:
-    """What came of comparing a run without a break with one that was resumed in another process."""
+    """The result of comparing a run without a break with one that was resumed in another process."""
 
     iterations: int
     hashes: dict[str, str]
@@ -164,7 +164,7 @@ def debug(
     instead = "pass it again, as ludus.training.verify.debug(..., {}=...)"
     trainer, budget = rebuilt(Trainer, run, read_config(run), algorithm, env, instead=instead, verbose=False)
     with contextlib.closing(trainer.env):
-        source = Source(run, start, fallback=False, say=say)
+        source = CheckpointSource(run, start, fallback=False, say=say)
         source.check_meaning(meaning_of(trainer.algorithm, trainer.env, trainer.settings))
         trainer.watch(source)
         source.take_up(trainer.changes)

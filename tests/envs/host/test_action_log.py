@@ -7,7 +7,7 @@ import pytest
 
 import ludus
 from ludus.envs.host import action_log
-from ludus.envs.host.action_log import UNKNOWN, EpisodeLog, Growing, Rows
+from ludus.envs.host.action_log import UNKNOWN, EpisodeLog, Growing, LoggedRows
 from ludus.spaces import Box, Dict, Discrete, flatten
 from ludus.training import state_arrays
 
@@ -116,14 +116,14 @@ def test_an_array_that_begins_anew_is_copied_whole(monkeypatch):
         _, blocks, written = state_arrays.take({}, {"actions": growing}, since)
         return blocks["env/actions"], written
 
-    rows = Rows()
+    rows = LoggedRows()
     for i in range(40):
         rows.add(np.full(2, i, np.float32))
     _, written = taken(Growing(rows, 40), {})
     rows.add(np.full(2, 40, np.float32))
     blocks, _ = taken(Growing(rows, 41), written)
     assert list(blocks.changed) == [10] and blocks.changed[10].tolist() == [[40, 40]]
-    fresh = Rows()
+    fresh = LoggedRows()
     for i in range(45):
         fresh.add(np.full(2, -i, np.float32))
     blocks, _ = taken(Growing(fresh, 45, began=41), written)

@@ -401,7 +401,7 @@ def test_a_place_that_cannot_be_written_costs_one_line_and_no_training(tmp_path,
     trainer = make_trainer(run)
     said = Said()
     trainer.record.trackers = [tracker(said)]
-    monkeypatch.setattr(tensorboard, "FOLDER", "config.yaml")  # where there is a file already
+    monkeypatch.setattr(tensorboard, "TENSORBOARD", "config.yaml")  # where there is a file already
     result = trainer.train(total_steps=640)
     assert result.steps == 640
     assert len(read_journal(run)) > 10

@@ -18,7 +18,7 @@ from ludus.envs.adapters.gymnasium import make_gymnasium
 from ludus.envs.adapters.gymnasium_factory import return_threshold
 from ludus.envs.adapters.gymnasium_spaces import as_space
 from ludus.envs.base import HostEnv, HostStep, Observation
-from ludus.envs.host.action_log import Growing, Recalled, Rows
+from ludus.envs.host.action_log import Growing, LoggedRows, Recalled
 from ludus.envs.host.info_stats import EpisodeInfo
 from ludus.runtime import processes, secrets
 from ludus.runtime.summation import add
@@ -64,7 +64,7 @@ class EnvPoolEnv(HostEnv):
         self.max_episode_steps = limit if 0 < limit < _NO_LIMIT else None
         self._info = EpisodeInfo(num_envs)
         self._seeds: list[int] = []
-        self._actions: Rows | None = Rows()
+        self._actions: LoggedRows | None = LoggedRows()
         self._steps = self._began = 0
         self._has_warned = False
 
@@ -72,7 +72,7 @@ class EnvPoolEnv(HostEnv):
         """Start an episode in each environment, seeded one by one: EnvPool takes seeds only when a pool is made."""
         seeds = [*seeds, *range(len(seeds), self.num_envs)]
         self.close()
-        self._seeds, self._actions = [int(seed) & _NO_LIMIT for seed in seeds], Rows()
+        self._seeds, self._actions = [int(seed) & _NO_LIMIT for seed in seeds], LoggedRows()
         self._began = self._steps
         self._pool = self._make(self._seeds)
         self._info.begin()

@@ -26,7 +26,7 @@ UNKNOWN = -1
 _log = logging.getLogger(__name__)
 
 
-class Rows:
+class LoggedRows:
     """Rows of an array, added one by one and forgotten from the first on; no row is ever moved or written twice."""
 
     def __init__(self, rows: np.ndarray | None = None):
@@ -70,7 +70,7 @@ class Rows:
 class Growing(NamedTuple):
     """An array to which rows are only ever added, as it was when there were `count` of them."""
 
-    rows: Rows
+    rows: LoggedRows
     count: int
     began: int = 0
     """The number of rows before, in arrays that this one has replaced."""
@@ -108,7 +108,7 @@ class EpisodeLog:
         self.action_space, self.keeps_actions = action_space, keeps_actions
         self.seeds, self.episodes = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
         self._now, self._started = 0, np.zeros(num_envs, np.int64)
-        self._actions = [Rows() for _ in leaves(action_space)]
+        self._actions = [LoggedRows() for _ in leaves(action_space)]
         size = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for _, leaf in leaves(action_space))
         self._most = min(MOST_STEPS, MOST_BYTES // max(1, num_envs * size))
         self._has_warned = False
@@ -176,7 +176,7 @@ class EpisodeLog:
             return [None] * len(lengths)
         each = self._recorded(saved, np.maximum(lengths, 0))
         if self.keeps_actions:
-            self._actions = [Rows(rows) for rows in self._side_by_side(each)]
+            self._actions = [LoggedRows(rows) for rows in self._side_by_side(each)]
         return [actions if length >= 0 else None for length, actions in zip(lengths.tolist(), each, strict=True)]
 
     def actions(self, recorded: list[np.ndarray]) -> Any:

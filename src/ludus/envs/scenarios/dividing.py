@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ludus.envs.scenarios.making import Made, Writer
+from ludus.envs.scenarios.making import Made, SetWriter
 from ludus.envs.scenarios.shards import SPLITS, TEMPLATE, Arrays, Manifest, digests_of, read_manifest, read_shard
 from ludus.types import LudusError
 
 
 class Division(NamedTuple):
-    """Which scenarios are held out."""
+    """The choice of the scenarios that are held out."""
 
     is_held_out: Callable[[Arrays], np.ndarray]
     templates: set[int]
@@ -41,7 +41,7 @@ def divide(folder: Path, to: Path, share: float, seed: int = 0) -> tuple[Manifes
     called = [tuple(names[old] for old in side) if new.keys() <= names.keys() else () for side in sides]
     templates_of: dict[str, tuple[str, ...]] = dict(zip(SPLITS, called, strict=True))
     told = Made(manifest.environment, manifest.arrays, templates_of, manifest.options, manifest.seed)
-    with Writer(to, told) as writer:
+    with SetWriter(to, told) as writer:
         for part in _parts(folder, manifest):
             is_held_out = division.is_held_out(part)
             numbered = {**part, TEMPLATE: np.array([new[old] for old in part[TEMPLATE].tolist()], np.int32)}

@@ -37,7 +37,7 @@ class Generated:
     """Scenarios of one split by number, from a seed alone; those that cannot be used are left out and counted."""
 
     def __init__(self, env: ScenarioEnvironment, split: Split, seed: int):
-        """Nothing is generated yet."""
+        """Begin with nothing generated."""
         self.env, self.split, self.key = env, split, stream(seed, f"scenarios of {split}")
         self.made: list[Arrays] = []
         self.blocks, self.skipped = 0, 0

@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Made:
-    """What is known of a set before its scenarios are there."""
+    """The facts of a set that are known before its scenarios are there."""
 
     environment: str
     kinds: Mapping[str, Kind]
@@ -50,7 +50,7 @@ def make_set(
     env: ScenarioEnvironment, made: Made, folder: Path, counts: Mapping[Split, int], say: Say = print
 ) -> Manifest:
     """Generate scenarios of each split from a seed and write them; those that cannot be used are left out."""
-    with Writer(folder, made) as writer:
+    with SetWriter(folder, made) as writer:
         for split in SPLITS:
             generated, written = Generated(env, split, made.seed or 0), 0
             while written < counts.get(split, 0):
@@ -68,7 +68,7 @@ def write_set(
     env: ScenarioEnvironment, made: Made, folder: Path, scenarios: Mapping[Split, Iterable[Scenario]]
 ) -> Manifest:
     """Write scenarios that come from elsewhere, in batches `[n, ...]`; those that cannot be used are left out."""
-    with Writer(folder, made) as writer:
+    with SetWriter(folder, made) as writer:
         for split, batches in scenarios.items():
             for batch in batches:
                 arrays = arrays_of(env, batch)
@@ -93,7 +93,7 @@ def _about(env: ScenarioEnvironment, scenarios: Scenario) -> tuple[jax.Array, ja
     return jax.vmap(about)(scenarios)
 
 
-class Writer:
+class SetWriter:
     """Writes a set, file after file; nothing is left of one that was not finished."""
 
     def __init__(self, folder: Path, made: Made):
@@ -108,7 +108,7 @@ class Writer:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise LudusError(f"{folder}: is there already; name a new folder")
 
-    def __enter__(self) -> "Writer":
+    def __enter__(self) -> "SetWriter":
         """Make the folder."""
         try:
             files.make_folder(self.folder)

@@ -1,4 +1,4 @@
-"""What the options of an environment say of its scenarios: numbers to draw, and a stored set with how it is sampled."""
+"""An environment's options about its scenarios: numbers to draw, and a stored set with how it is sampled."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, get_args
@@ -15,7 +15,7 @@ MOST_BYTES = 1 << 30
 REFRESH = 50
 
 
-class About(NamedTuple):
+class ScenarioOptions(NamedTuple):
     """The options that every environment in JAX has; all others are its own."""
 
     randomize: object = None
@@ -31,19 +31,19 @@ class About(NamedTuple):
     """Iterations after which those on the device are exchanged, where they are not all."""
 
 
-def taken(options: dict[str, Any]) -> tuple[About, dict[str, Any]]:
+def taken(options: dict[str, Any]) -> tuple[ScenarioOptions, dict[str, Any]]:
     """Return what options say of scenarios, and the options of the environment itself."""
-    own = {name: value for name, value in options.items() if name not in About._fields}
-    return About(**{name: value for name, value in options.items() if name in About._fields}), own
+    own = {name: value for name, value in options.items() if name not in ScenarioOptions._fields}
+    return ScenarioOptions(**{name: value for name, value in options.items() if name in ScenarioOptions._fields}), own
 
 
-def arranged(env: Environment, id: str, about: About) -> tuple[Environment, ScenarioSet | None]:
+def arranged(env: Environment, id: str, about: ScenarioOptions) -> tuple[Environment, ScenarioSet | None]:
     """Return an environment with the scenarios that its options ask for, and the set that they come from, if any."""
     if about.randomize is not None or about.eval_randomize is not None:
         env = randomized(env, id, about.randomize, about.eval_randomize)
     if about.scenarios is None:
         for name in ("scenario_sampling", "scenario_buffer", "scenario_refresh"):
-            if getattr(about, name) != About._field_defaults[name]:
+            if getattr(about, name) != ScenarioOptions._field_defaults[name]:
                 raise LudusError(f"env_options.{name}: is about a stored set; give its folder as env_options.scenarios")
         return env, None
     if not isinstance(env, ScenarioEnvironment):
@@ -51,7 +51,9 @@ def arranged(env: Environment, id: str, about: About) -> tuple[Environment, Scen
     return env, opened(str(about.scenarios), env, id)
 
 
-def source_of(env: Environment, id: str, stored: ScenarioSet, about: About, info_names: Sequence[str]) -> Source:
+def source_of(
+    env: Environment, id: str, stored: ScenarioSet, about: ScenarioOptions, info_names: Sequence[str]
+) -> Source:
     """Return how training draws from a set; `info_names` are what the environment says in its info."""
     assert isinstance(env, ScenarioEnvironment)  # or it would have no set
     sampling, buffer, refresh = about.scenario_sampling, about.scenario_buffer, about.scenario_refresh

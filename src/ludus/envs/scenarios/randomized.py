@@ -24,7 +24,7 @@ DIFFICULTY = "difficulty"
 
 @dataclass(frozen=True)
 class Range:
-    """What a number is drawn from: evenly between two bounds, or evenly in its logarithm."""
+    """A range that a number is drawn from: evenly between two bounds, or evenly in its logarithm."""
 
     low: float
     high: float

@@ -68,7 +68,7 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a set holds."""
+    """The list of what a set holds."""
 
     environment: str
     arrays: Mapping[str, Kind]

@@ -1,4 +1,4 @@
-"""How training draws from a stored set: evenly, by weight, or by difficulty, from the files that are on the device.
+"""Drawing from a stored set in training: evenly, by weight, or by difficulty, from the files that are on the device.
 
 What changes from rollout to rollout is `Starts`, which a checkpoint holds; the scenarios themselves are `Stock`, which
 is read anew. Within a rollout both are fixed, so every start can be drawn by its own key alone.
@@ -23,7 +23,7 @@ RATE = 0.3
 
 
 class Starts(NamedTuple):
-    """What the drawing of scenarios remembers."""
+    """The state of the drawing of scenarios."""
 
     identity: Array
     """Of the set: the beginning of its SHA-256."""
@@ -48,7 +48,7 @@ class Stock(NamedTuple):
 
 
 class Chances(NamedTuple):
-    """What the starts of one rollout are drawn by."""
+    """The probabilities by which the starts of one rollout are drawn."""
 
     cumulative: Array
     numbers: Array

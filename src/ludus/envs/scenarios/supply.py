@@ -22,7 +22,7 @@ class StoredSupply(Supply):
     """Keeps the files of a set on the device that a run draws from."""
 
     def __init__(self, source: Source, seed: int):
-        """Nothing is read yet."""
+        """Begin with nothing read."""
         self.source, self.seed = source, seed
         self.data: Any = ()
         self._held: list[int] = []

@@ -17,7 +17,7 @@ from ludus.report.verdict import verdict
 from ludus.runs.strict_json import strict
 from ludus.runs.summary import Story
 
-FOLDER = "report"
+REPORT = "report"
 PERFORMANCE, SUMMARY = "performance_report.json", "training_summary.json"
 WINDOW = 50
 """Episodes or iterations over which stability is looked at."""
@@ -29,7 +29,7 @@ BENCHMARKS = (195.0, 475.0)
 def write_summaries(run: str | Path | Story) -> list[Path]:
     """Write both files into the `report` folder of a run; return where they are."""
     story = run if isinstance(run, Story) else Story.read(run)
-    folder = story.run.path / FOLDER
+    folder = story.run.path / REPORT
     with np.errstate(all="ignore"):  # a loss may be too large to be squared; what is not known is left out
         made = {PERFORMANCE: performance_report(story), SUMMARY: training_summary(story)}
     texts = {name: json.dumps(strict(content), indent=2, allow_nan=False) + "\n" for name, content in made.items()}

@@ -28,7 +28,7 @@ from ludus.report.places import write_file
 from ludus.types import LudusError
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-FOLDER = "figures"
+FIGURES = "figures"
 Draw = Callable[[Iterable[Panel]], dict[str, bytes]]
 SECONDS = 180
 """Seconds that Chromium may take."""

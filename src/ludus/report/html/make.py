@@ -11,7 +11,7 @@ from ludus.report.comparison import compared
 from ludus.report.figures import behaviour, several
 from ludus.report.figures import single as figures
 from ludus.report.figures.drawing import Figure
-from ludus.report.figures.performance import FOLDER, write_summaries
+from ludus.report.figures.performance import REPORT, write_summaries
 from ludus.report.html import images
 from ludus.report.html.page import comparison_page, run_page
 from ludus.report.places import write_file
@@ -22,7 +22,7 @@ PAGE = "index.html"
 
 
 class Report(NamedTuple):
-    """Where a page was written, and what is on it."""
+    """A written page: its file, and what is on it."""
 
     page: Path
     figures: list[Figure]
@@ -33,7 +33,7 @@ class Report(NamedTuple):
 
     def write_images(self, draw: images.Draw | None = None) -> list[Path]:
         """Write the pictures that users know by name beside the page; LudusError if nothing here can draw them."""
-        return images.write_images(self.figures, self.page.parent / images.FOLDER, self.steps, draw)
+        return images.write_images(self.figures, self.page.parent / images.FIGURES, self.steps, draw)
 
 
 def make_report(runs: Sequence[Path], output: Path | None = None) -> Report:
@@ -67,6 +67,6 @@ def _several(stories: Sequence[Story], left_out: Sequence[str]) -> tuple[list[Fi
 def _default(stories: Sequence[Story]) -> Path:
     """Return where the page goes: into the run or, for several, beside them."""
     if len(stories) == 1:
-        return stories[0].run.path / FOLDER / PAGE
+        return stories[0].run.path / REPORT / PAGE
     parents = {str(story.run.path.resolve().parent) for story in stories}
-    return Path(os.path.commonpath(parents)) / FOLDER / PAGE
+    return Path(os.path.commonpath(parents)) / REPORT / PAGE

@@ -148,7 +148,7 @@ class Scene:
         raise NotImplementedError
 
 
-class CartPole(Scene):
+class CartPoleScene(Scene):
     """A pole on a cart on a track, and the push that the cart gets."""
 
     frames_per_second = 50
@@ -189,7 +189,7 @@ class CartPole(Scene):
         pen.disc((x, 0.13), 0.032, INK)
 
 
-class Pendulum(Scene):
+class PendulumScene(Scene):
     """A rod on a pivot, and the torque on it."""
 
     frames_per_second = 30
@@ -221,7 +221,7 @@ class Pendulum(Scene):
             pen.twist((0, 0), 0.34, float(np.clip(action[0], -2, 2)) / 2, PUSH)
 
 
-class Acrobot(Scene):
+class AcrobotScene(Scene):
     """Two links that hang from a joint, the line that the tip must reach, and the torque between the links."""
 
     frames_per_second = 15
@@ -252,7 +252,7 @@ class Acrobot(Scene):
             pen.twist(elbow, 0.3, float(action) - 1.0, PUSH)
 
 
-class MountainCar(Scene):
+class MountainCarScene(Scene):
     """A car in a valley, its goal, and its push."""
 
     frames_per_second = 30
@@ -302,11 +302,11 @@ def _height(x: float) -> float:
 
 
 SCENES: dict[str, Callable[..., Scene]] = {
-    "CartPole-v1": CartPole,
-    "Pendulum-v1": Pendulum,
-    "Acrobot-v1": Acrobot,
-    "MountainCar-v0": MountainCar,
-    "MountainCarContinuous-v0": MountainCar,
+    "CartPole-v1": CartPoleScene,
+    "Pendulum-v1": PendulumScene,
+    "Acrobot-v1": AcrobotScene,
+    "MountainCar-v0": MountainCarScene,
+    "MountainCarContinuous-v0": MountainCarScene,
 }
 """By the id of the native environment."""
 

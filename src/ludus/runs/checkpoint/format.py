@@ -24,7 +24,7 @@ from ludus.runtime import files
 from ludus.types import LudusError
 
 FORMAT = "ludus-checkpoint-1"
-FOLDER, BLOCKS, LATEST, MANIFEST, STATE = "checkpoints", "blocks", "latest", "manifest.json", "state.safetensors"
+CHECKPOINTS, BLOCKS, LATEST, MANIFEST, STATE = "checkpoints", "blocks", "latest", "manifest.json", "state.safetensors"
 BLOCK_BYTES = 1 << 18
 """Size of a piece of a long array, unless the array is so long that it would have more than `MAX_BLOCKS` of them."""
 MAX_BLOCKS = 1024
@@ -66,11 +66,11 @@ class Blocks(NamedTuple):
 
     @property
     def num_blocks(self) -> int:
-        """How many pieces there are; the last may be shorter."""
+        """The number of pieces; the last may be shorter."""
         return -(-self.shape[0] // self.rows)
 
     def size(self, index: int) -> int:
-        """How many bytes a piece has."""
+        """The bytes of a piece."""
         rows = min(self.rows, self.shape[0] - index * self.rows)
         return rows * math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
@@ -118,7 +118,7 @@ class Checkpoint:
 
     @property
     def saved(self) -> Saved:
-        """What it takes on the disk, and what decides whether it is kept."""
+        """The bytes it takes on the disk, and what decides whether it is kept."""
         blocks = [piece for name in self.blocks for piece in self.pieces(name)]
         record, size = self.record, self._state["size"] + (self.path / MANIFEST).stat().st_size
         return Saved(int(self.path.name), size, tuple(blocks), record.get("score"), record.get("ordinal", 0))

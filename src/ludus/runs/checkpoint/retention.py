@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept: the latest, the best, every n-th, and as many more as a budget has room for.
+"""The choice of checkpoints to keep: the latest, the best, every n-th, and as many more as a budget has room for.
 
 What has no room goes where it is missed least, so that old checkpoints get sparser. The choice depends on the
 checkpoints that are there and on nothing else, so that a run which was resumed keeps what it would have kept anyway.
@@ -56,7 +56,7 @@ class Shelf:
 
 
 class Retention(NamedTuple):
-    """Which checkpoints are kept."""
+    """The rule by which checkpoints are kept."""
 
     last: int = 3
     best: int = 1

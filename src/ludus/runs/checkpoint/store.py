@@ -13,7 +13,7 @@ import numpy as np
 
 from ludus.runs.checkpoint.format import (
     BLOCKS,
-    FOLDER,
+    CHECKPOINTS,
     FORMAT,
     LATEST,
     MANIFEST,
@@ -36,7 +36,7 @@ LEFTOVERS = (files.PARTIAL, ".pruned-")
 
 
 class Snapshot(NamedTuple):
-    """What a checkpoint is made from: copies, which nothing changes any more."""
+    """The contents of a checkpoint: copies, which nothing changes any more."""
 
     step: int
     arrays: dict[str, np.ndarray]
@@ -50,7 +50,7 @@ class Checkpoints:
 
     def __init__(self, run: str | Path, retention: Retention = Retention()):  # noqa: B008  a NamedTuple cannot change
         """Set up; no folder is made before the first checkpoint."""
-        self.folder = Path(run) / FOLDER
+        self.folder = Path(run) / CHECKPOINTS
         self.retention = retention
         self.base: dict[str, list[str]] = {}
         """Names of the pieces of each long array in the checkpoint that was last written or read."""

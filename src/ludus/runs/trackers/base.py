@@ -14,7 +14,7 @@ REGISTRY_NAME = re.compile(r"[^/:]+")
 
 @dataclass(frozen=True)
 class TrackingOptions:
-    """Where a run is shown besides its own folder."""
+    """The places where a run is shown besides its own folder."""
 
     tensorboard: bool = True
     """Write TensorBoard files into the run folder."""

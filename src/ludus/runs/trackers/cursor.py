@@ -1,4 +1,4 @@
-"""How far a run has come in MLflow or in a tracker of the user's: files that survive a crash at any moment.
+"""The place that a run has reached in MLflow or in a tracker of the user's: files that survive a crash at any moment.
 
 `cursor.json` says which store and which of its runs the rows went to, and holds the batch that is on its way: after a
 crash it is sent again as it was, which MLflow's stores take for what they have already. `<run>.sent` has a digest of
@@ -20,11 +20,15 @@ from ludus.runs.metrics import is_timing
 from ludus.runtime import files
 from ludus.types import LudusError
 
-FOLDER, CURSOR = "mlflow", "cursor.json"
+MLFLOW, CURSOR = "mlflow", "cursor.json"
 DIGEST_BYTES = 8
 MOST_BYTES, MOST_ROWS = 1 << 23, 1 << 22
 RUN = re.compile(r"[\w-]{1,64}", re.ASCII)
 """What MLflow, or any tracker, calls a run, and a file here is called by."""
+
+
+class DivergedError(Exception):
+    """A row that had arrived was computed again and came out differently."""
 
 
 @dataclass
@@ -38,7 +42,7 @@ class Batch:
 
 @dataclass
 class Cursor:
-    """Where the rows of a run go."""
+    """The place where the rows of a run go."""
 
     uri: str
     """The store, without credentials."""
@@ -61,8 +65,8 @@ def digest(row: dict[str, Any]) -> str:
 class CursorFiles:
     """The cursor of one run folder, on disk."""
 
-    def __init__(self, run: Path, folder: str = FOLDER):
-        """Nothing is read yet; `folder` is where in the run folder they lie."""
+    def __init__(self, run: Path, folder: str = MLFLOW):
+        """Begin with nothing read; `folder` is where in the run folder they lie."""
         self.folder = run / folder
 
     def load(self) -> Cursor | None:

@@ -41,7 +41,7 @@ SUCCESS = 1
 
 @lru_cache(maxsize=1)
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """What each byte does to the checksum if 0, 1, ... more bytes follow, in one row; and where each of these begins.
+    """Return what each byte does to the checksum if 0, 1, ... more bytes follow, in one row; and where each begins.
 
     A checksum is linear: all bytes of a block are looked up at once, and what they do is added up (by XOR).
     """

@@ -18,12 +18,12 @@ from typing import Any, Protocol
 from ludus.runs.folder import begun, is_training, read_config, read_identity
 from ludus.runs.journal import JOURNAL, JournalReader, TakenBackError
 from ludus.runs.limits import name_of
-from ludus.runs.trackers.cursor import RUN, Batch, Cursor, CursorFiles, digest
+from ludus.runs.trackers.cursor import RUN, Batch, Cursor, CursorFiles, DivergedError, digest
 from ludus.runs.trackers.threaded import ThreadedTracker
 from ludus.runtime import files, secrets
 from ludus.types import LudusError
 
-FOLDER = "trackers"
+TRACKERS = "trackers"
 ROWS = 500
 """The most rows that a tracker gets at once."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
@@ -51,17 +51,13 @@ class OwnTracker(Protocol):
         ...
 
 
-class DivergedError(Exception):
-    """A row that was taken was computed again and came out differently."""
-
-
 class OwnSender:
     """Hands the rows of one run to one tracker."""
 
     def __init__(self, run: Path, name: str, tracker: OwnTracker):
-        """Nothing is read or told yet."""
+        """Begin with nothing read or told."""
         self.run, self.name, self.tracker = run, name, tracker
-        self.files = CursorFiles(run, f"{FOLDER}/{folder_of(name)}")
+        self.files = CursorFiles(run, f"{TRACKERS}/{folder_of(name)}")
         self._lock: int | None = None
         self._cursor: Cursor | None = None
         self._sent: list[str] = []
@@ -71,7 +67,7 @@ class OwnSender:
 
     @property
     def taken(self) -> int:
-        """How many rows the tracker has taken."""
+        """The number of rows that the tracker has taken."""
         return len(self._sent)
 
     def advance(self) -> bool:
@@ -111,7 +107,7 @@ class OwnSender:
 
     @property
     def _reached(self) -> int:
-        """How many rows the tracker has, those that were on their way when a process was killed among them."""
+        """Return how many rows the tracker has, those that were on their way when a process was killed among them."""
         pending = self._cursor.sending if self._cursor else Batch(0, [], [])
         return max(len(self._sent), pending.first + len(pending.digests))
 

@@ -29,7 +29,7 @@ from ludus.runs.trackers.threaded import ThreadedTracker
 from ludus.runtime import files
 from ludus.types import LudusError
 
-FOLDER, VIDEOS = "tensorboard", "videos"
+TENSORBOARD, VIDEOS = "tensorboard", "videos"
 PREFIX, DIGITS = "events.out.tfevents.", 10
 """Event files are called so, and then by when they were begun."""
 NAME = "TensorBoard"
@@ -71,8 +71,8 @@ class EventWriter:
     """Brings the event file of a run up to date with its journal. There is one writer for a run at any time."""
 
     def __init__(self, run: Path, config: dict[str, Any] | None = None):
-        """Nothing is read or written yet; the configuration is read from the run folder if it is not given."""
-        self.run, self.folder, self.config = run, run / FOLDER, config
+        """Begin with nothing read or written; the configuration is read from the run folder if it is not given."""
+        self.run, self.folder, self.config = run, run / TENSORBOARD, config
         self.rows = 0
         """Rows that were written, and how many of them are damaged, of which there is nothing to show."""
         self.damaged = 0
@@ -243,7 +243,7 @@ def complete(run: Path, say: Callable[[str], None] = lambda text: None) -> int:
     except BlockingIOError as error:
         raise LudusError(f"{run}: another process is writing its TensorBoard files") from error
     except OSError as error:
-        raise LudusError(f"{run / FOLDER}: cannot be written ({error.strerror or error})") from error
+        raise LudusError(f"{run / TENSORBOARD}: cannot be written ({error.strerror or error})") from error
     finally:
         writer.close()
     if writer.damaged:

@@ -1,4 +1,4 @@
-"""What a run is called in MLflow: every figure and setting under our name and under that of the founding documents."""
+"""A run's names in MLflow: every figure and setting under our name and under that of the founding documents."""
 
 import math
 import posixpath
@@ -25,7 +25,7 @@ MOST_NAME, MOST_PARAMETER = 250, 6000
 FORBIDDEN = re.compile(r"[^\w\-./: ]", re.ASCII)
 
 
-class Metric(NamedTuple):
+class LoggedMetric(NamedTuple):
     """One point of one curve."""
 
     key: str
@@ -66,7 +66,7 @@ class Translator:
         self._recent: list[tuple[int, float, float]] = []
         self._episodes = 0
 
-    def metrics(self, row: dict[str, Any]) -> list[Metric]:
+    def metrics(self, row: dict[str, Any]) -> list[LoggedMetric]:
         """Return the points that a row is. Their times depend on the row alone, so that it can be sent twice."""
         figures = {name: value for name, value in row.items() if name not in OWN_FIELDS and _is_number(value)}
         self._remember(row, figures)
@@ -76,9 +76,9 @@ class Translator:
             figures = {name: value for name, value in figures.items() if name not in PLACE}
             figures |= also_called(figures)
         timestamp, step = self.time_of(row), int(row.get("steps", 0))
-        return [Metric(allowed(name), float(value), timestamp, step) for name, value in figures.items()]
+        return [LoggedMetric(allowed(name), float(value), timestamp, step) for name, value in figures.items()]
 
-    def final(self, identity: dict[str, Any]) -> list[Metric]:
+    def final(self, identity: dict[str, Any]) -> list[LoggedMetric]:
         """Return what the documents call the results of a run."""
         last = self.last
         found: dict[str, Any] = {
@@ -90,7 +90,7 @@ class Translator:
             "converged": float(bool(identity.get("converged"))),
         }
         timestamp, step = self.time_of(last), int(last.get("steps", 0))
-        return [Metric(name, float(value), timestamp, step) for name, value in found.items() if _is_number(value)]
+        return [LoggedMetric(name, float(value), timestamp, step) for name, value in found.items() if _is_number(value)]
 
     def time_of(self, row: dict[str, Any]) -> int:
         """Return when a row was written, in milliseconds."""

@@ -10,8 +10,8 @@ from ludus import __version__
 from ludus.runs.folder import CONFIG, IDENTITY, begun, is_training, read_config, read_identity, trackers_of
 from ludus.runs.journal import JOURNAL, JournalReader, TakenBackError
 from ludus.runs.limits import name_of
-from ludus.runs.trackers.cursor import Batch, Cursor, CursorFiles, digest
-from ludus.runs.trackers.mlflow.names import Metric, Translator, default_experiment, parameters
+from ludus.runs.trackers.cursor import Batch, Cursor, CursorFiles, DivergedError, digest
+from ludus.runs.trackers.mlflow.names import LoggedMetric, Translator, default_experiment, parameters
 from ludus.runs.trackers.mlflow.store import RUN_ID, Found, Store, StoreError
 
 BATCH_METRICS = 900
@@ -38,10 +38,6 @@ def place_of(path: PurePath) -> str:
     return "" if folder == "." else folder
 
 
-class DivergedError(Exception):
-    """A row that has been sent was computed again and came out differently."""
-
-
 class Sender:
     """Sends one run folder to MLflow. Whatever is wrong there becomes a `StoreError`; all can be called again then."""
 
@@ -65,7 +61,7 @@ class Sender:
 
     @property
     def cursor(self) -> Cursor:
-        """Where the rows go."""
+        """The place where the rows go."""
         assert self._cursor is not None, "open() finds out"
         return self._cursor
 
@@ -76,12 +72,12 @@ class Sender:
 
     @property
     def arrived(self) -> int:
-        """How many rows MLflow has."""
+        """The number of rows that MLflow has."""
         return len(self._sent)
 
     @property
     def damaged(self) -> int:
-        """How many lines of the journal are damaged, of which nothing can be sent."""
+        """The number of damaged lines of the journal, which cannot be sent."""
         return self._reader.damaged
 
     def open(self) -> None:
@@ -184,7 +180,7 @@ class Sender:
         """Send the batch that is on its way, perhaps for the second time, unless it is known to have arrived."""
         batch = self.cursor.sending
         if batch.first + len(batch.digests) > len(self._sent):
-            self.store.log(self.cursor.run, [Metric(*metric) for metric in batch.metrics])
+            self.store.log(self.cursor.run, [LoggedMetric(*metric) for metric in batch.metrics])
             self.files.add(self.cursor, batch)
             self._sent[batch.first :] = batch.digests
 

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ludus.runs.trackers.mlflow.names import Metric
+from ludus.runs.trackers.mlflow.names import LoggedMetric
 from ludus.runs.trackers.mlflow.reach import URI
 from ludus.runs.trackers.mlflow.redaction import reason, without_credentials
 from ludus.runtime import files
@@ -127,7 +127,7 @@ class Store:
         with self.asking():
             self.client.delete_run(run)
 
-    def log(self, run: str, metrics: Sequence[Metric]) -> None:
+    def log(self, run: str, metrics: Sequence[LoggedMetric]) -> None:
         """Add points to the curves of a run; those that are there already stay as they are."""
         from mlflow.entities import Metric as Point
 
