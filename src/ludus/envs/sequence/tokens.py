@@ -42,7 +42,7 @@ class Writing(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenTask(Environment):
-    """What token tasks share: a subclass sets `num_symbols` and `prompt_length`, and draws exercises."""
+    """The base of token tasks: a subclass sets `num_symbols` and `prompt_length`, and draws exercises."""
 
     return_threshold = 0.95
     num_symbols: ClassVar[int]
