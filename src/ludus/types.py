@@ -127,6 +127,19 @@ class RolloutKeys(NamedTuple):
     step: Any
     start: Any
     begin: Any
+    branch: Any = None
+    """Of rollouts from its states, where an algorithm asks for them."""
+
+
+class Branching(NamedTuple):
+    """The Monte-Carlo rollouts by which the states of a rollout are valued."""
+
+    branches: int
+    """How many begin in each state."""
+    depth: int | None
+    """After how many steps they are cut, if the episode has not ended; None: never."""
+    gamma: Any
+    """The discount factor of their returns."""
 
 
 class Course(NamedTuple):

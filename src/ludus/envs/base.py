@@ -157,6 +157,11 @@ class AnyEnv(Protocol):
         ...
 
 
+UNCLONABLE = (
+    "cannot be cloned in the midst of an episode, as Monte-Carlo rollouts need it; those of JAX and Gymnasium can"
+)
+
+
 class HostStep(NamedTuple):
     """One step of a batch on the host: `next_obs` is the true successor, `obs` what to act on next.
 
@@ -245,3 +250,14 @@ class HostEnv(Protocol):
 
     def close(self) -> None:
         """Free what the environments hold; by default, nothing."""
+
+    def twin(self) -> "HostEnv":
+        """Return a second batch, which `branch_off` brings to where this one is; LudusError where none can be."""
+        raise LudusError(f"env={self.id}: {UNCLONABLE}")
+
+    def branch_off(self, saved: dict[str, Any], seeds: Sequence[int]) -> Observation:
+        """Come to where another batch took a snapshot, and go on from there with luck of its own, by these seeds.
+
+        Environments that a `twin` returned have it.
+        """
+        raise LudusError(f"env={self.id}: {UNCLONABLE}")

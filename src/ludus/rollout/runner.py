@@ -7,11 +7,24 @@ import jax
 
 from ludus.envs.base import AnyEnv
 from ludus.envs.batch import JaxEnv
-from ludus.rollout import compiled, compiled_episodes, host, host_episodes
+from ludus.rollout import compiled, compiled_episodes, host, host_episodes, host_monte_carlo, monte_carlo
 from ludus.rollout.acting import Actor
 from ludus.rollout.episodes import Enough, Look, Played, Watched
+from ludus.rollout.monte_carlo import First, Valuing, Where
 from ludus.runtime.compilation import Options
-from ludus.types import Array, Course, EpisodeStats, Match, Rollout, RolloutKeys, Tree, Watch
+from ludus.types import (
+    Array,
+    Branching,
+    Course,
+    EpisodeStats,
+    Match,
+    Mode,
+    Rollout,
+    RolloutKeys,
+    Transition,
+    Tree,
+    Watch,
+)
 
 
 class Begin(Protocol):
@@ -61,6 +74,46 @@ class WatchEpisode(Protocol):
         ...
 
 
+class RollOut(Protocol):
+    """Plays several branches from given states; see `monte_carlo.roll_out`."""
+
+    def __call__(  # noqa: PLR0913  each part of a rollout is given by itself
+        self,
+        algorithm: Actor,
+        env: Any,
+        policy: Tree,
+        where: Where,
+        key: jax.Array,
+        depth: int,
+        branches: int = 1,
+        *,
+        mode: Mode = "sample",
+        first: First = ...,
+    ) -> Transition:
+        """Return their steps `[depth, branches, N, ...]`."""
+        ...
+
+
+class Returns(Protocol):
+    """Plays several branches from given states; see `monte_carlo.returns`."""
+
+    def __call__(  # noqa: PLR0913  each part of a rollout is given by itself
+        self,
+        algorithm: Valuing,
+        env: Any,
+        policy: Tree,
+        critic: Tree,
+        where: Where,
+        key: jax.Array,
+        branching: Branching,
+        *,
+        mode: Mode = "sample",
+        first: First = ...,
+    ) -> Any:
+        """Return their discounted returns `[branches, N]`."""
+        ...
+
+
 class Runner(NamedTuple):
     """One way to run environments."""
 
@@ -82,6 +135,13 @@ class Runner(NamedTuple):
     """Returns a rollout, all of whose settings are given, as a program of its own."""
     is_pure: bool
     """Whether an episode that another thread plays can disturb no other."""
+    here: Callable[[Any, Any], Where]
+    """Returns where the environments of a carry are, for branches to begin there."""
+    roll_out: RollOut
+    returns: Returns
+    """Of host environments, the branches of their `twin`."""
+    check_branching: Callable[[Any, Branching], None]
+    """Refuses environments from whose states no branches can be played."""
 
 
 COMPILED = Runner(
@@ -96,6 +156,10 @@ COMPILED = Runner(
     compiled.compile_update,
     compiled.whole,
     is_pure=True,
+    here=monte_carlo.here,
+    roll_out=monte_carlo.roll_out,
+    returns=monte_carlo.returns,
+    check_branching=monte_carlo.check_branching,
 )
 HOST = Runner(
     "host",
@@ -109,6 +173,10 @@ HOST = Runner(
     host.compile_update,
     host.whole,
     is_pure=False,  # environments may share anything
+    here=host_monte_carlo.here,
+    roll_out=host_monte_carlo.roll_out,
+    returns=host_monte_carlo.returns,
+    check_branching=host_monte_carlo.check_branching,
 )
 
 

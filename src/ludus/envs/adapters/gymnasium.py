@@ -131,6 +131,26 @@ class GymnasiumEnv(HostEnv):
         """Return separate environments of the same kind."""
         return GymnasiumEnv(self.make, num_envs, self.id, self.options)
 
+    def twin(self) -> "GymnasiumEnv":
+        """Return a second batch, for branches."""
+        return self.remake(self.num_envs)
+
+    def branch_off(self, saved: dict[str, Any], seeds: Sequence[int]) -> Observation:
+        """Come to where a snapshot was taken; from there on each environment's `np_random` draws by another seed."""
+        if any(name.startswith("own/") for name in saved):
+            self._restore_own(saved)
+        else:
+            _, is_lost, has_drawn = self._play_all_again(saved)
+            if has_drawn.any():
+                why = "draws from np.random or random, which the whole process shares, instead of self.np_random"
+                raise LudusError(f"env={self.id}: cannot be cloned in the midst of an episode: it {why}")
+            if is_lost.any():
+                why = "does not come to the same place when the same actions are taken again"
+                raise LudusError(f"env={self.id}: cannot be cloned in the midst of an episode: it {why}")
+        for env, seed in zip(self.envs, seeds, strict=True):
+            env.unwrapped.np_random = np.random.default_rng(seed)
+        return self._shown.value
+
     def close(self) -> None:
         """Close every environment."""
         for env in self.envs:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
@@ -163,6 +163,12 @@ class WorkerEnv(HostEnv):
         """Return separate environments of the same kind, in workers of their own."""
         num_workers, options = min(self.num_workers, num_envs), self.worker_options._replace(is_proven=True)
         return WorkerEnv(self.make, num_envs, self.id, self.options, num_workers, options, self._transport)
+
+    def twin(self) -> HostEnv:
+        """Return a second batch, for branches; it runs in this process."""
+        from ludus.envs.adapters.gymnasium import GymnasiumEnv
+
+        return GymnasiumEnv(cast(Any, self.make), self.num_envs, self.id, self.options)
 
     def close(self) -> None:
         """Close the environments and end the workers."""

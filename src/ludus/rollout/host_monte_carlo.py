@@ -1,0 +1,171 @@
+"""Monte-Carlo rollouts of host environments: the twin of `monte_carlo.py`, which says what its functions do.
+
+A second batch of the same environments is brought to where the first is, once for each branch, by what the exact resume
+of a run has: most environments play their running episodes again.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ludus.envs.base import HostEnv
+from ludus.rollout.acting import Actor, act, layout_of
+from ludus.rollout.host import Carry, seeds_from
+from ludus.rollout.monte_carlo import NEVER, First, Valuing, Where, keys_of, valued
+from ludus.runtime.packing import choose_rows
+from ludus.types import Array, Branching, LudusError, Mode, Transition, Tree
+
+
+class HostPoint(NamedTuple):
+    """Where host environments are."""
+
+    saved: dict[str, Any]
+    """A snapshot of them."""
+    obs: Tree
+    """What they show there."""
+
+
+class Row(NamedTuple):
+    """One step of a branch in every environment."""
+
+    step: Transition
+    memory: Tree
+    """The policy's, after it."""
+
+
+def here(env: HostEnv, carry: Carry) -> Where:
+    """Return where the environments are now; the carry must be the latest."""
+    return Where(HostPoint(env.snapshot(), carry.env.obs), carry.memory)
+
+
+def roll_out(  # noqa: PLR0913  each part of a rollout is given by itself
+    algorithm: Actor,
+    env: HostEnv,
+    policy: Tree,
+    where: Where,
+    key: jax.Array,
+    depth: int,
+    branches: int = 1,
+    *,
+    mode: Mode = "sample",
+    first: First = First(),  # noqa: B008  a NamedTuple cannot change
+) -> Transition:
+    """Play `branches` rollouts from where each environment is, and return their steps as NumPy's arrays."""
+    twin = env.twin()
+    try:
+        made = []
+        for branch in range(branches):
+            numbers = First(int(first.branch) + branch, first.state)
+            rows = [row.step for row in _played(algorithm, twin, policy, where, key, depth, mode, numbers)]
+            # Nothing follows where all have ended: what is missing is not valid.
+            blank = jax.tree.map(np.zeros_like, rows[-1])
+            made.append(jax.tree.map(lambda *x: np.stack(x), *rows, *[blank] * (depth - len(rows))))
+    finally:
+        twin.close()
+    return jax.tree.map(lambda *x: np.stack(x, axis=1), *made)
+
+
+def returns(  # noqa: PLR0913  each part of a rollout is given by itself
+    algorithm: Valuing,
+    env: HostEnv,
+    policy: Tree,
+    critic: Tree,
+    where: Where,
+    key: jax.Array,
+    branching: Branching,
+    *,
+    mode: Mode = "sample",
+    first: First = First(),  # noqa: B008
+) -> np.ndarray:
+    """Return the discounted return of each branch `[branches, N]`; `env` is a `twin`, which may be used again."""
+    depth = NEVER if branching.depth is None else branching.depth
+    made = []
+    for branch in range(branching.branches):
+        numbers = First(int(first.branch) + branch, first.state)
+        rows = _played(algorithm, env, policy, where, key, depth, mode, numbers)
+        made.append(_return_of(algorithm, policy, critic, where, rows, float(branching.gamma)))
+    return np.stack(made)
+
+
+def _played(
+    algorithm: Actor,
+    twin: HostEnv,
+    policy: Tree,
+    where: Where,
+    key: jax.Array,
+    depth: int,
+    mode: Mode,
+    number: First,
+) -> Iterator[Row]:
+    """Play one branch in every environment until all have ended."""
+    step_key, noise_key = jax.random.split(key)
+    seeds = seeds_from(jax.random.fold_in(step_key, number.branch), twin.num_envs, int(number.state))
+    obs, memory = twin.branch_off(where.env.saved, seeds), where.memory
+    _check_same(twin, obs, where.env.obs)
+    active, layout = np.ones(twin.num_envs, bool), None
+    for t in range(depth):
+        obs = jax.tree.map(np.array, obs)  # the environment's own may be written into
+        noise = None if mode == "greedy" else _noise(algorithm, policy, noise_key, t, twin.num_envs, number)
+        layout = layout or layout_of(algorithm, policy, memory, obs, noise, mode)
+        after, packed = act(algorithm, policy, memory, obs, None, noise, np.int32(0), mode)
+        action, extras = layout.unpack([np.array(packed)])
+        outcome = twin.step(jax.tree.map(np.copy, action))
+        memory = choose_rows(active, after, memory) if jax.tree.leaves(memory) else memory
+        told = jax.tree.map(np.array, (outcome.reward, outcome.terminated, outcome.truncated, outcome.next_obs))
+        yield Row(Transition(obs, action, *told, extras, active), memory)
+        active, obs = active & ~(told[1] | told[2]), outcome.obs
+        if not active.any():
+            return
+
+
+def _return_of(
+    algorithm: Valuing, policy: Tree, critic: Tree, where: Where, rows: Iterator[Row], gamma: float
+) -> np.ndarray:
+    """Add up the discounted rewards of one branch, and what the critic says of what comes after it."""
+    shown, memory, critic_memory = where.env.obs, where.memory, where.critic_memory
+    count = len(jax.tree.leaves(shown)[0])
+    total, weight, terminated = np.zeros(count, np.float32), np.ones(count, np.float32), np.zeros(count, bool)
+    for (obs, _, reward, is_terminal, _, next_obs, _, active), after in rows:
+        if jax.tree.leaves(critic_memory):
+            seen = _valued(algorithm, policy, critic, (memory, critic_memory), obs)[0]
+            critic_memory = choose_rows(active, seen, critic_memory)
+        total += np.where(active, weight * reward, np.float32(0))
+        weight = np.where(active, weight * np.float32(gamma), weight)
+        shown = jax.tree.map(partial(_chosen, active), next_obs, shown)
+        terminated, memory = terminated | (active & is_terminal), after
+    if critic is None:
+        return total
+    value = np.asarray(_valued(algorithm, policy, critic, (memory, critic_memory), shown)[1])
+    return total + np.where(terminated, np.float32(0), weight * value)
+
+
+def _check_same(twin: HostEnv, obs: Tree, expected: Tree) -> None:
+    """Refuse an environment that shows something else when it is brought to the same place."""
+    pairs = zip(jax.tree.leaves(obs), jax.tree.leaves(expected), strict=True)
+    if not all(np.array_equal(a, b, equal_nan=True) for a, b in pairs):
+        raise LudusError(
+            f"env={twin.id}: cannot be cloned in the midst of an episode: the same seed and actions show something "
+            "else the second time; let it draw from self.np_random alone, or give it ludus_snapshot and ludus_restore"
+        )
+
+
+def _chosen(mask: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    return np.where(mask.reshape(mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
+
+
+_valued = jax.jit(valued)
+
+
+@partial(jax.jit, static_argnames=("count",))
+def _noise(algorithm: Actor, policy: Tree, key: jax.Array, t: Array, count: int, number: First) -> Tree:
+    """Draw the noise of one step of one branch, as `act` reads it: `[1, N, ...]`."""
+    keys = keys_of(key, t, 1, count, number)
+    return jax.tree.map(lambda x: x[None], jax.vmap(lambda key: algorithm.noise(policy, key, ()))(keys))
+
+
+def check_branching(env: HostEnv, branching: Branching) -> None:
+    """Refuse environments that have no twin; their episodes end by themselves, or nobody knows whether they do."""
+    env.twin().close()
