@@ -14,7 +14,7 @@ from ludus.algorithms.hyperparameters import as_arrays, register
 from ludus.envs.batch import JaxEnv
 from ludus.envs.native.classic_control import CLASSIC
 from ludus.rollout import monte_carlo
-from ludus.rollout.monte_carlo import First, Where
+from ludus.rollout.monte_carlo import FirstBranch, Origin
 from ludus.rollout.runner import runner
 from ludus.runtime.rng import stream
 from ludus.spaces import Box, Discrete
@@ -84,19 +84,19 @@ def in_parts(algorithm, env, where, branching):
 register(Coin)
 
 
-def at_states(env: JaxEnv, numbers, lengths=None) -> Where:
-    """Where the chain is in states of these numbers, after episodes of these lengths."""
+def at_states(env: JaxEnv, numbers, lengths=None) -> Origin:
+    """Origin the chain is in states of these numbers, after episodes of these lengths."""
     batch = jax.tree.map(jnp.array, env.reset(jax.random.split(jax.random.key(0), len(numbers))))
     obs = jnp.array(numbers, jnp.float32)[:, None]
     lengths = batch.episode_length if lengths is None else jnp.array(lengths, jnp.int32)
-    return Where(batch._replace(env=obs, obs=obs, episode_length=lengths))
+    return Origin(batch._replace(env=obs, obs=obs, episode_length=lengths))
 
 
 KEY = stream(0, "branches")
 roll_out = jax.jit(monte_carlo.roll_out, static_argnames=("env", "depth", "branches", "mode"))
 
 
-def returns(algorithm, env, critic, where, branching, key=KEY, first=First()):  # noqa: B008
+def returns(algorithm, env, critic, where, branching, key=KEY, first=FirstBranch()):  # noqa: B008
     """Run `monte_carlo.returns` as a program."""
     return program(env, branching[:2])(algorithm, critic, where, key, branching.gamma, first)
 
@@ -189,7 +189,7 @@ def test_all_at_once_is_one_by_one_and_a_key_is_one_outcome():
     together = returns(coin, env, (), where, seven)
     for branch in range(7):
         for state in range(3):
-            first, here = First(branch, state), jax.tree.map(lambda x, i=state: x[i : i + 1], where)
+            first, here = FirstBranch(branch, state), jax.tree.map(lambda x, i=state: x[i : i + 1], where)
             alone = roll_out(coin, env, (), here, KEY, 4, 1, first=first)
             jax.tree.map(
                 lambda a, b, k=branch, i=state: np.testing.assert_array_equal(a[:, 0, 0], b[:, k, i]), alone, steps
@@ -239,7 +239,7 @@ def test_a_gymnasium_environment_branches_as_its_twin_in_jax_does():
     at = runner(host).here(host, carry)
     batch = native.reset(jax.random.split(jax.random.key(0), 3))
     obs = jnp.asarray(carry.env.obs)
-    there = Where(batch._replace(env=obs, obs=obs, episode_length=jnp.asarray(carry.env.episode_length)))
+    there = Origin(batch._replace(env=obs, obs=obs, episode_length=jnp.asarray(carry.env.episode_length)))
     steps = runner(host).roll_out(ppo, host, policy, at, KEY, 12, 2)
     wanted = roll_out(ppo, native, policy, there, KEY, 12, 2)
     assert np.asarray(wanted.terminated).any() and steps.valid.dtype == bool

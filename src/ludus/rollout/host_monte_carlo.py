@@ -13,14 +13,14 @@ import numpy as np
 
 from ludus.envs.base import HostEnv
 from ludus.rollout.acting import Actor, act, layout_of
-from ludus.rollout.host import Carry, seeds_from
-from ludus.rollout.monte_carlo import NEVER, First, Valuing, Where, keys_of, valued
+from ludus.rollout.host import HostCarry, seeds_from
+from ludus.rollout.monte_carlo import NEVER, FirstBranch, Origin, Valuing, keys_of, valued
 from ludus.runtime.packing import choose_rows
 from ludus.types import Array, Branching, LudusError, Mode, Transition, Tree
 
 
 class HostPoint(NamedTuple):
-    """Where host environments are."""
+    """Origin host environments are."""
 
     saved: dict[str, Any]
     """A snapshot of them."""
@@ -28,7 +28,7 @@ class HostPoint(NamedTuple):
     """What they show there."""
 
 
-class Row(NamedTuple):
+class BranchStep(NamedTuple):
     """One step of a branch in every environment."""
 
     step: Transition
@@ -36,30 +36,30 @@ class Row(NamedTuple):
     """The policy's, after it."""
 
 
-def here(env: HostEnv, carry: Carry) -> Where:
+def here(env: HostEnv, carry: HostCarry) -> Origin:
     """Return where the environments are now; the carry must be the latest."""
-    return Where(HostPoint(env.snapshot(), carry.env.obs), carry.memory)
+    return Origin(HostPoint(env.snapshot(), carry.env.obs), carry.memory)
 
 
 def roll_out(  # noqa: PLR0913  each part of a rollout is given by itself
     algorithm: Actor,
     env: HostEnv,
     policy: Tree,
-    where: Where,
+    origin: Origin,
     key: jax.Array,
     depth: int,
     branches: int = 1,
     *,
     mode: Mode = "sample",
-    first: First = First(),  # noqa: B008  a NamedTuple cannot change
+    first: FirstBranch = FirstBranch(),  # noqa: B008  a NamedTuple cannot change
 ) -> Transition:
     """Play `branches` rollouts from where each environment is, and return their steps as NumPy's arrays."""
     twin = env.twin()
     try:
         made = []
         for branch in range(branches):
-            numbers = First(int(first.branch) + branch, first.state)
-            rows = [row.step for row in _played(algorithm, twin, policy, where, key, depth, mode, numbers)]
+            numbers = FirstBranch(int(first.branch) + branch, first.state)
+            rows = [row.step for row in _played(algorithm, twin, policy, origin, key, depth, mode, numbers)]
             # Nothing follows where all have ended: what is missing is not valid.
             blank = jax.tree.map(np.zeros_like, rows[-1])
             made.append(jax.tree.map(lambda *x: np.stack(x), *rows, *[blank] * (depth - len(rows))))
@@ -73,20 +73,20 @@ def returns(  # noqa: PLR0913  each part of a rollout is given by itself
     env: HostEnv,
     policy: Tree,
     critic: Tree,
-    where: Where,
+    origin: Origin,
     key: jax.Array,
     branching: Branching,
     *,
     mode: Mode = "sample",
-    first: First = First(),  # noqa: B008
+    first: FirstBranch = FirstBranch(),  # noqa: B008
 ) -> np.ndarray:
     """Return the discounted return of each branch `[branches, N]`; `env` is a `twin`, which may be used again."""
     depth = NEVER if branching.depth is None else branching.depth
     made = []
     for branch in range(branching.branches):
-        numbers = First(int(first.branch) + branch, first.state)
-        rows = _played(algorithm, env, policy, where, key, depth, mode, numbers)
-        made.append(_return_of(algorithm, policy, critic, where, rows, float(branching.gamma)))
+        numbers = FirstBranch(int(first.branch) + branch, first.state)
+        rows = _played(algorithm, env, policy, origin, key, depth, mode, numbers)
+        made.append(_return_of(algorithm, policy, critic, origin, rows, float(branching.gamma)))
     return np.stack(made)
 
 
@@ -94,17 +94,17 @@ def _played(
     algorithm: Actor,
     twin: HostEnv,
     policy: Tree,
-    where: Where,
+    origin: Origin,
     key: jax.Array,
     depth: int,
     mode: Mode,
-    number: First,
-) -> Iterator[Row]:
+    number: FirstBranch,
+) -> Iterator[BranchStep]:
     """Play one branch in every environment until all have ended."""
     step_key, noise_key = jax.random.split(key)
     seeds = seeds_from(jax.random.fold_in(step_key, number.branch), twin.num_envs, int(number.state))
-    obs, memory = twin.branch_off(where.env.saved, seeds), where.memory
-    _check_same(twin, obs, where.env.obs)
+    obs, memory = twin.branch_off(origin.env.saved, seeds), origin.memory
+    _check_same(twin, obs, origin.env.obs)
     active, layout = np.ones(twin.num_envs, bool), None
     for t in range(depth):
         obs = jax.tree.map(np.array, obs)  # the environment's own may be written into
@@ -115,17 +115,17 @@ def _played(
         outcome = twin.step(jax.tree.map(np.copy, action))
         memory = choose_rows(active, after, memory) if jax.tree.leaves(memory) else memory
         told = jax.tree.map(np.array, (outcome.reward, outcome.terminated, outcome.truncated, outcome.next_obs))
-        yield Row(Transition(obs, action, *told, extras, active), memory)
+        yield BranchStep(Transition(obs, action, *told, extras, active), memory)
         active, obs = active & ~(told[1] | told[2]), outcome.obs
         if not active.any():
             return
 
 
 def _return_of(
-    algorithm: Valuing, policy: Tree, critic: Tree, where: Where, rows: Iterator[Row], gamma: float
+    algorithm: Valuing, policy: Tree, critic: Tree, origin: Origin, rows: Iterator[BranchStep], gamma: float
 ) -> np.ndarray:
     """Add up the discounted rewards of one branch, and what the critic says of what comes after it."""
-    shown, memory, critic_memory = where.env.obs, where.memory, where.critic_memory
+    shown, memory, critic_memory = origin.env.obs, origin.memory, origin.critic_memory
     count = len(jax.tree.leaves(shown)[0])
     total, weight, terminated = np.zeros(count, np.float32), np.ones(count, np.float32), np.zeros(count, bool)
     for (obs, _, reward, is_terminal, _, next_obs, _, active), after in rows:
@@ -160,7 +160,7 @@ _valued = jax.jit(valued)
 
 
 @partial(jax.jit, static_argnames=("count",))
-def _noise(algorithm: Actor, policy: Tree, key: jax.Array, t: Array, count: int, number: First) -> Tree:
+def _noise(algorithm: Actor, policy: Tree, key: jax.Array, t: Array, count: int, number: FirstBranch) -> Tree:
     """Draw the noise of one step of one branch, as `act` reads it: `[1, N, ...]`."""
     keys = keys_of(key, t, 1, count, number)
     return jax.tree.map(lambda x: x[None], jax.vmap(lambda key: algorithm.noise(policy, key, ()))(keys))

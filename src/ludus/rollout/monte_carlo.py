@@ -32,7 +32,7 @@ class Valuing(Actor, Protocol):
         ...
 
 
-class Where(NamedTuple):
+class Origin(NamedTuple):
     """The states `[N, ...]` that branches begin in."""
 
     env: Any
@@ -42,14 +42,14 @@ class Where(NamedTuple):
     critic_memory: Tree = ()
 
 
-class First(NamedTuple):
+class FirstBranch(NamedTuple):
     """The number of the first branch and of the first state, where others are played elsewhere."""
 
     branch: Array = 0
     state: Array = 0
 
 
-class Lanes(NamedTuple):
+class BranchLanes(NamedTuple):
     """Branches side by side `[branches * N]`."""
 
     env: BatchState
@@ -59,11 +59,11 @@ class Lanes(NamedTuple):
     """Which have not ended."""
 
 
-class Sums(NamedTuple):
+class BranchSums(NamedTuple):
     """What branches have gathered."""
 
     t: jax.Array
-    lanes: Lanes
+    lanes: BranchLanes
     total: jax.Array
     """Discounted rewards."""
     weight: jax.Array
@@ -73,36 +73,36 @@ class Sums(NamedTuple):
     terminated: jax.Array
 
 
-def here(env: JaxEnv, carry: Any) -> Where:
+def here(env: JaxEnv, carry: Any) -> Origin:
     """Return where the environments of a rollout's carry are."""
-    return Where(carry.env, carry.memory)
+    return Origin(carry.env, carry.memory)
 
 
 def roll_out(  # noqa: PLR0913  each part of a rollout is given by itself
     algorithm: Actor,
     env: JaxEnv,
     policy: Tree,
-    where: Where,
+    origin: Origin,
     key: jax.Array,
     depth: int,
     branches: int = 1,
     *,
     mode: Mode = "sample",
-    first: First = First(),  # noqa: B008  a NamedTuple cannot change
+    first: FirstBranch = FirstBranch(),  # noqa: B008  a NamedTuple cannot change
 ) -> Transition:
     """Play `branches` rollouts from each state, and return their steps `[depth, branches, N, ...]`.
 
     A branch ends with its episode: rows after that are not `valid`. `extras` is what `act` tells of an action, its
     log-probability among it.
     """
-    count = len(where.env.episode_length)
+    count = len(origin.env.episode_length)
     step_key, noise_key = jax.random.split(key)
 
-    def step(lanes: Lanes, t: jax.Array) -> tuple[Lanes, Transition]:
+    def step(lanes: BranchLanes, t: jax.Array) -> tuple[BranchLanes, Transition]:
         keys = (keys_of(each, t, branches, count, first) for each in (step_key, noise_key))
         return advanced(algorithm, env, policy, lanes, *keys, mode)
 
-    steps = jax.lax.scan(step, tiled(where, branches), jnp.arange(depth))[1]
+    steps = jax.lax.scan(step, tiled(origin, branches), jnp.arange(depth))[1]
     return jax.tree.map(lambda x: x.reshape(depth, branches, count, *x.shape[2:]), steps)
 
 
@@ -111,33 +111,33 @@ def returns(  # noqa: PLR0913  each part of a rollout is given by itself
     env: JaxEnv,
     policy: Tree,
     critic: Tree,
-    where: Where,
+    origin: Origin,
     key: jax.Array,
     branching: Branching,
     *,
     mode: Mode = "sample",
-    first: First = First(),  # noqa: B008
+    first: FirstBranch = FirstBranch(),  # noqa: B008
 ) -> jax.Array:
     """Return the discounted return of each branch `[branches, N]`; no step of theirs is kept.
 
     What comes after the depth, or after an episode that was truncated, is what the critic says of the last
     observation, and nothing where there is no critic; after a termination there is nothing.
     """
-    branches, count = branching.branches, len(where.env.episode_length)
+    branches, count = branching.branches, len(origin.env.episode_length)
     depth = NEVER if branching.depth is None else branching.depth
     step_key, noise_key = jax.random.split(key)
 
-    def running(sums: Sums) -> jax.Array:
+    def running(sums: BranchSums) -> jax.Array:
         return sums.lanes.active.any() & (sums.t < depth)
 
-    def step(sums: Sums) -> Sums:
+    def step(sums: BranchSums) -> BranchSums:
         keys = (keys_of(each, sums.t, branches, count, first) for each in (step_key, noise_key))
         active, memory = sums.lanes.active, sums.lanes.critic_memory
         if jax.tree.leaves(memory):
             after = _value(algorithm, policy, critic, sums.lanes, sums.lanes.env.obs)[0]
             memory = choose_rows(active, after, memory)
         lanes, row = advanced(algorithm, env, policy, sums.lanes, *keys, mode)
-        return Sums(
+        return BranchSums(
             sums.t + 1,
             lanes._replace(critic_memory=memory),
             sums.total + jnp.where(active, sums.weight * row.reward, 0.0),
@@ -146,9 +146,9 @@ def returns(  # noqa: PLR0913  each part of a rollout is given by itself
             sums.terminated | (active & row.terminated),
         )
 
-    lanes = tiled(where, branches)
+    lanes = tiled(origin, branches)
     nothing = jnp.zeros(branches * count)
-    begun = Sums(jnp.int32(0), lanes, nothing, nothing + 1.0, lanes.env.obs, nothing > 0)
+    begun = BranchSums(jnp.int32(0), lanes, nothing, nothing + 1.0, lanes.env.obs, nothing > 0)
     done = jax.lax.while_loop(running, step, begun)
     total = done.total
     if critic is not None:
@@ -158,10 +158,10 @@ def returns(  # noqa: PLR0913  each part of a rollout is given by itself
 
 
 def returns_in_parts(
-    algorithm: Valuing, env: JaxEnv, policy: Tree, critic: Tree, where: Where, key: jax.Array, branching: Branching
+    algorithm: Valuing, env: JaxEnv, policy: Tree, critic: Tree, origin: Origin, key: jax.Array, branching: Branching
 ) -> jax.Array:
     """Return what `returns` does, for more states than can be played at once: `[branches, N]`."""
-    count = len(where.env.episode_length)
+    count = len(origin.env.episode_length)
     size = max(1, min(count, MOST_LANES // branching.branches))
     parts = -(-count // size)
     missing = parts * size - count
@@ -171,18 +171,26 @@ def returns_in_parts(
         whole = jnp.concatenate([x, x[:missing]]) if missing else x
         return whole.reshape(parts, size, *x.shape[1:])
 
-    def part(inputs: tuple[jax.Array, Where]) -> jax.Array:
+    def part(inputs: tuple[jax.Array, Origin]) -> jax.Array:
         number, states = inputs
-        first = First(0, number * size)
+        first = FirstBranch(0, number * size)
         return returns(algorithm, env, policy, critic, states, key, branching, first=first)
 
-    each = jax.lax.map(part, (jnp.arange(parts, dtype=jnp.uint32), jax.tree.map(cut, where)))  # [parts, branches, size]
+    each = jax.lax.map(
+        part, (jnp.arange(parts, dtype=jnp.uint32), jax.tree.map(cut, origin))
+    )  # [parts, branches, size]
     return each.swapaxes(0, 1).reshape(branching.branches, -1)[:, :count]
 
 
 def advanced(
-    algorithm: Actor, env: JaxEnv, policy: Tree, lanes: Lanes, step_keys: jax.Array, noise_keys: jax.Array, mode: Mode
-) -> tuple[Lanes, Transition]:
+    algorithm: Actor,
+    env: JaxEnv,
+    policy: Tree,
+    lanes: BranchLanes,
+    step_keys: jax.Array,
+    noise_keys: jax.Array,
+    mode: Mode,
+) -> tuple[BranchLanes, Transition]:
     """Take one step in every lane; one that has ended stays where it is."""
     noise = None if mode == "greedy" else jax.vmap(lambda key: algorithm.noise(policy, key, ()))(noise_keys)
     memory, action, extras = algorithm.act(policy, lanes.memory, lanes.env.obs, noise, mode)
@@ -190,7 +198,7 @@ def advanced(
     return after._replace(memory=choose_rows(lanes.active, memory, lanes.memory)), row._replace(extras=extras)
 
 
-def stepped(env: JaxEnv, lanes: Lanes, action: Tree, keys: jax.Array) -> tuple[Lanes, Transition]:
+def stepped(env: JaxEnv, lanes: BranchLanes, action: Tree, keys: jax.Array) -> tuple[BranchLanes, Transition]:
     """Take given actions in every lane."""
     wide = sized(env, len(lanes.active))
     state, outcome = wide.step(lanes.env, action, Draw(keys, None))  # nothing follows on an end
@@ -199,7 +207,7 @@ def stepped(env: JaxEnv, lanes: Lanes, action: Tree, keys: jax.Array) -> tuple[L
     )
     # An ended copy would begin to count anew: it stays as it was, so that it is never stepped beyond its end.
     going = lanes.active & ~(outcome.terminated | outcome.truncated)
-    return Lanes(choose_rows(going, state, lanes.env), lanes.memory, lanes.critic_memory, going), row
+    return BranchLanes(choose_rows(going, state, lanes.env), lanes.memory, lanes.critic_memory, going), row
 
 
 def sized(env: JaxEnv, num_envs: int) -> JaxEnv:
@@ -207,24 +215,24 @@ def sized(env: JaxEnv, num_envs: int) -> JaxEnv:
     return JaxEnv(env.env, num_envs, env.id, env.max_episode_steps, env.options, env.stored, env.source)
 
 
-def tiled(where: Where, branches: int) -> Lanes:
+def tiled(origin: Origin, branches: int) -> BranchLanes:
     """Return lanes of which number `b * N + i` is branch `b` of state `i`."""
 
     def tile(x: jax.Array) -> jax.Array:
         return jnp.broadcast_to(x, (branches, *x.shape)).reshape(-1, *x.shape[1:])
 
-    env, memory, critic_memory = jax.tree.map(tile, tuple(where))
-    return Lanes(env, memory, critic_memory, jnp.ones(len(env.episode_length), bool))
+    env, memory, critic_memory = jax.tree.map(tile, tuple(origin))
+    return BranchLanes(env, memory, critic_memory, jnp.ones(len(env.episode_length), bool))
 
 
-def keys_of(key: jax.Array, t: Array, branches: int, count: int, first: First) -> jax.Array:
+def keys_of(key: jax.Array, t: Array, branches: int, count: int, first: FirstBranch) -> jax.Array:
     """Return a key for each lane at step `t`: it depends on the numbers of step, branch and state alone."""
     numbers = jnp.arange(branches, dtype=jnp.uint32) + first.branch
     each = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, t), numbers)
     return jax.vmap(lambda key: spread(key, (count,), first.state))(each).reshape(-1)
 
 
-def _value(algorithm: Valuing, policy: Tree, critic: Tree, lanes: Lanes, obs: Tree) -> tuple[Tree, jax.Array]:
+def _value(algorithm: Valuing, policy: Tree, critic: Tree, lanes: BranchLanes, obs: Tree) -> tuple[Tree, jax.Array]:
     """Return the critic's new memory and its values; one that judges actions judges the greedy ones."""
     return valued(algorithm, policy, critic, (lanes.memory, lanes.critic_memory), obs)
 

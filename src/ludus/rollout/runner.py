@@ -10,7 +10,7 @@ from ludus.envs.batch import JaxEnv
 from ludus.rollout import compiled, compiled_episodes, host, host_episodes, host_monte_carlo, monte_carlo
 from ludus.rollout.acting import Actor
 from ludus.rollout.episodes import Enough, Look, Played, Watched
-from ludus.rollout.monte_carlo import First, Valuing, Where
+from ludus.rollout.monte_carlo import FirstBranch, Origin, Valuing
 from ludus.runtime.compilation import Options
 from ludus.types import (
     Array,
@@ -82,19 +82,19 @@ class RollOut(Protocol):
         algorithm: Actor,
         env: Any,
         policy: Tree,
-        where: Where,
+        origin: Origin,
         key: jax.Array,
         depth: int,
         branches: int = 1,
         *,
         mode: Mode = "sample",
-        first: First = ...,
+        first: FirstBranch = ...,
     ) -> Transition:
         """Return their steps `[depth, branches, N, ...]`."""
         ...
 
 
-class Returns(Protocol):
+class BranchReturns(Protocol):
     """Plays several branches from given states; see `monte_carlo.returns`."""
 
     def __call__(  # noqa: PLR0913  each part of a rollout is given by itself
@@ -103,12 +103,12 @@ class Returns(Protocol):
         env: Any,
         policy: Tree,
         critic: Tree,
-        where: Where,
+        origin: Origin,
         key: jax.Array,
         branching: Branching,
         *,
         mode: Mode = "sample",
-        first: First = ...,
+        first: FirstBranch = ...,
     ) -> Any:
         """Return their discounted returns `[branches, N]`."""
         ...
@@ -135,10 +135,10 @@ class Runner(NamedTuple):
     """Returns a rollout, all of whose settings are given, as a program of its own."""
     is_pure: bool
     """Whether an episode that another thread plays can disturb no other."""
-    here: Callable[[Any, Any], Where]
+    here: Callable[[Any, Any], Origin]
     """Returns where the environments of a carry are, for branches to begin there."""
     roll_out: RollOut
-    returns: Returns
+    returns: BranchReturns
     """Of host environments, the branches of their `twin`."""
     check_branching: Callable[[Any, Branching], None]
     """Refuses environments from whose states no branches can be played."""
