@@ -23,7 +23,7 @@ NEVER = 1 << 30
 
 
 class Valuing(Actor, Protocol):
-    """What rollouts need of an algorithm that has a critic."""
+    """The methods that branches use of an algorithm with a critic."""
 
     values_actions: ClassVar[bool]
 
@@ -60,7 +60,7 @@ class BranchLanes(NamedTuple):
 
 
 class BranchSums(NamedTuple):
-    """What branches have gathered."""
+    """The sums that branches have gathered so far."""
 
     t: jax.Array
     lanes: BranchLanes
