@@ -51,7 +51,9 @@ over our seeds is at least its mean less one deviation.
 
 def train(env: str, algorithm: str, seed: int, words: list[str]) -> dict[str, Any]:
     """Train a preset once and return what its final evaluation came to."""
-    overrides = [f"env={env}", f"algorithm={algorithm}", f"seed={seed}", "eval_frequency=0", "verbose=false", *words]
+    overrides = [f"env={env}", f"algorithm={algorithm}", f"seed={seed}", "verbose=false", *words]
+    if config.compose(overrides).convergence.rule == "none":  # other rules judge the evaluations on the way
+        overrides.append("eval_frequency=0")
     parts = config.build(config.compose(overrides))
     result = ludus.Trainer(parts.algorithm, parts.env, parts.settings).train(**parts.budget)
     parts.env.close()

@@ -25,6 +25,8 @@ EXAMPLES = {
     "site/",
     ".pytest_cache/xla",
     "training/presets/ENVIRONMENT/NAME.yaml",
+    "src/ludus/training/presets/ENVIRONMENT/NAME.yaml",
+    "ddpg.py",
 }
 """What a page tells its reader to write, or what a command makes."""
 OF_THE_REPOSITORY = {"CONTRIBUTING.md", "architecture.md", "requirements.md"}
