@@ -476,6 +476,7 @@ class Torsoless:
         ({}, Box((-1.0, -1.0), (1.0, np.inf), (2,)), "must be a Box of floats with finite bounds"),
         ({}, Box(0, 5, (2,), "int32"), "must be a Box of floats with finite bounds"),
         ({"network": Torsoless()}, SPEC.action_space, "algorithm.network=Torsoless: SAC needs torso"),
+        ({"network": Torsoless}, SPEC.action_space, "algorithm.network=Torsoless: SAC needs torso"),
         ({"network": GRU(4, (5,))}, SPEC.action_space, "algorithm.replay_size=29: must hold one sequence"),
         ({"replay_size": 11}, SPEC.action_space, "algorithm.replay_size=11: must hold one iteration"),
     ],

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import yaml
 
@@ -16,6 +17,7 @@ import ludus
 from ludus.cli import main as cli
 from ludus.runs.folder import read_config
 from ludus.runs.journal import read_journal
+from ludus.training.evaluation import Evaluation
 
 pytestmark = pytest.mark.slow
 
@@ -280,6 +282,15 @@ def test_evaluate_writes_a_table_of_the_episodes(run, trained, tmp_path):
     assert sum(row[1] for row in rows) / 7 == pytest.approx(json.loads(out)["mean_return"])
     code, _, err = run("evaluate", str(trained), "--csv", str(tmp_path / "nowhere" / "episodes.csv"))
     assert code == 2 and "cannot be written" in err
+
+
+def test_evaluate_prints_json_that_every_reader_knows(run, trained, monkeypatch):
+    never = {"info/time_to_collision/last": np.array([np.inf, np.inf])}
+    odd = Evaluation(np.array([2.0, 1.0]), np.array([3, 4]), never)
+    monkeypatch.setattr("ludus.training.evaluation.evaluate", lambda *_, **__: odd)
+    code, out, _ = run("evaluate", str(trained), "--json")
+    summary = json.loads(out, parse_constant=lambda name: pytest.fail(name))
+    assert (code, summary["mean_return"], summary["info/time_to_collision/last"]) == (0, 1.5, None)
 
 
 def test_evaluate_obeys_episodes_and_seed(run, trained):

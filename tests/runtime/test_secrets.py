@@ -112,6 +112,16 @@ def test_which_keys_look_like_a_secret(options, is_refused):
         secrets.check("env_options", options)
 
 
+def test_what_is_advised_works(monkeypatch):
+    monkeypatch.setenv("TOKEN", CANARY)
+    with pytest.raises(LudusError, match=r"and give 'env_options.auth.token=\$\{oc.env:TOKEN\}'$"):
+        secrets.check("env_options", {"auth": {"token": "abc"}})
+    with pytest.raises(LudusError, match=r"and give \$\{oc.env:TOKEN\} in its place$"):
+        compose(["env=CartPole-v1", "tracking.own=[{name:'a:B',token:abc}]"])
+    named = compose(["env=CartPole-v1", "tracking.own=[{name:'a:B',token:'${oc.env:TOKEN}'}]"])
+    assert list(named.tracking.own) == [{"name": "a:B", "token": "${oc.env:TOKEN}"}]
+
+
 def test_words_and_files_keep_what_names_a_variable(tmp_path):
     words = ["env=gym:Locked-v0", f"env_options.api_key={NAMED}", "env_options.many=${num_envs}", "num_envs=3"]
     made = compose([*words, f"env_wrappers=[{{name:'a:B',token:'{NAMED}'}}]", "run_dir=${oc.env:LUDUS_TEST_KEY}"])

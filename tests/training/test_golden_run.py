@@ -26,9 +26,9 @@ pytestmark = pytest.mark.slow
 GOLDEN = places.GOLDEN / "run-1"
 SECOND = ("ppo-cartpole", "gru-cartpole", "sac-pendulum", "ppo-gymnasium")
 CLOCK = ("seconds", "elapsed", "steps_per_second", "time")
+"""Beginnings of figures that a clock decides."""
 NEW = ("saturation/",)
 """Figures that runs have had since."""
-"""Beginnings of figures that a clock decides."""
 
 
 @pytest.mark.requirement("S4.13")

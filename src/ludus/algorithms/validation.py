@@ -79,8 +79,10 @@ def check_sac(sac: "SAC", spec: Spec) -> None:
             f"SAC: action space {space} is not supported; it must be a Box of floats with finite bounds (try PPO)"
         )
     if not hasattr(sac.network, "torso"):
+        name = getattr(sac.network, "__name__", type(sac.network).__name__)
         raise LudusError(
-            f"algorithm.network={type(sac.network).__name__}: SAC needs torso(part, inputs, generator), which mlp has"
+            f"algorithm.network={name}: SAC needs torso(part, inputs, generator), which mlp has; a whole network of "
+            "your own is for PPO"
         )
     if hasattr(sac.network, "unit"):
         check_sequences(sac, spec)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ludus.cli.arguments import Parser, add_allow_code, add_run, need_mlflow, newest_run
+from ludus.runs.strict_json import strict
 from ludus.runtime import user_code
 from ludus.types import LudusError
 
@@ -48,7 +49,7 @@ def evaluate(words: list[str]) -> int:
         evaluation = evaluated(policy, env, given.episodes, given.seed, deterministic=not given.stochastic)
     if given.csv is not None:
         _write_episodes(given.csv, evaluation)
-    print(json.dumps(evaluation.summary()) if given.json else evaluation)
+    print(json.dumps(strict(evaluation.summary())) if given.json else evaluation)
     return 0
 
 

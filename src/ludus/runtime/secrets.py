@@ -20,19 +20,24 @@ _values: dict[str, str] = {}
 """Values that have been read in this process, and the texts that name them."""
 
 
-def check(what: str, value: Any, is_secret: bool = False) -> None:
-    """Raise LudusError for a literal value under a key that looks like a secret's, however deep; it is not repeated."""
+def check(what: str, value: Any, is_secret: bool = False, is_listed: bool = False) -> None:
+    """Raise LudusError for a literal value under a key that looks like a secret's, however deep; it is not repeated.
+
+    An entry of a list (`is_listed`) has no name that could be given on a command line.
+    """
     if isinstance(value, dict):
         for key, entry in value.items():
-            check(f"{what}.{key}", entry, is_secret or _looks_secret(str(key)))
+            check(f"{what}.{key}", entry, is_secret or _looks_secret(str(key)), is_listed)
     elif isinstance(value, list | tuple):
         for entry in value:
-            check(what, entry, is_secret)
+            check(what, entry, is_secret, is_listed=True)
     elif is_secret and _is_literal(what, value):
         key = what.rpartition(".")[2]
+        named = f"${{oc.env:{key.upper()}}}"
+        given = f"{named} in its place" if is_listed else f"'{what}={named}'"
         raise LudusError(
             f"{what}: looks like a secret, which a run must not write down; put it into an environment variable, say "
-            f"{key.upper()}, and give '{what}=${{oc.env:{key.upper()}}}'"
+            f"{key.upper()}, and give {given}"
         )
 
 

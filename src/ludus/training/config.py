@@ -287,7 +287,7 @@ def _blank() -> DictConfig:
 
 
 def _schema(name: str, group: list[Setting], *more: tuple[str, Any, Any]) -> type:
-    """Return a dataclass that OmegaConf understands, with the name that `learning.registry.build` asks for."""
+    """Return a dataclass that OmegaConf understands, with the name that `algorithms.registry.build` asks for."""
     kinds = [(s.key.rpartition(".")[2], Any if s.is_schedulable else s.type, s.default) for s in group]
     members = [("name", str, name), *kinds, *more]
     return make_dataclass(

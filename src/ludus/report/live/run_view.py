@@ -1,7 +1,6 @@
 """The view of the run that a page shows: the figures of its report, in parts small enough to send every second."""
 
 import hashlib
-import json
 import threading
 import time
 from typing import Any
@@ -20,7 +19,7 @@ from ludus.runs.journal import JOURNAL
 from ludus.runs.limits import reason
 from ludus.runs.reader import Run
 from ludus.runs.recorder import LOG
-from ludus.runs.strict_json import strict
+from ludus.runs.strict_json import strict_json
 from ludus.runs.summary import Story
 from ludus.runs.table import Reader
 from ludus.types import LudusError
@@ -128,7 +127,7 @@ def draw_figures(story: Story, buckets: int) -> tuple[list[Figure], dict[str, st
     """Draw the figures of a run with so many points; return them, and every panel as JSON by its identifier."""
     with coarsely(buckets):
         figures = single.draw(story)
-    return figures, {panel["id"]: _json(panel) for figure in figures for panel in map(drawn, figure.panels)}
+    return figures, {panel["id"]: strict_json(panel) for figure in figures for panel in map(drawn, figure.panels)}
 
 
 def _is_small(text: str) -> bool:
@@ -155,7 +154,3 @@ def _outline(figure: Figure, panels: dict[str, str]) -> dict[str, Any]:
         "about": figure.about,
         "panels": [{"id": name, "title": panel.title, "x": panel.x, "y": panel.y} for name, panel in shown],
     }
-
-
-def _json(value: Any) -> str:
-    return json.dumps(strict(value), separators=(",", ":"), allow_nan=False, ensure_ascii=False)

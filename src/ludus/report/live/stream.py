@@ -1,13 +1,12 @@
 """The updates of one open page: everything once, then only what has changed, a limited amount at a time."""
 
 import hashlib
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from ludus.report.live.run_index import RunEntry, RunIndex
 from ludus.report.live.run_view import RunView
-from ludus.runs.strict_json import strict
+from ludus.runs.strict_json import strict_json
 
 UPDATE_BYTES = 90_000
 """The largest size of an update."""
@@ -55,7 +54,7 @@ class PageUpdates:
         for key, run in runs.items():
             if self._rows.get(key) == (run, run.version):
                 continue
-            row = _json(run.row)
+            row = strict_json(run.row)
             if rows and size + len(row) > ROWS_BYTES:
                 self.has_more = True
                 break
@@ -64,7 +63,7 @@ class PageUpdates:
             self._rows[key] = run, run.version
         if rows or gone or "list" not in self._parts:
             self._parts["list"] = ""
-            yield "runs", f'{{"rows":[{",".join(rows)}],"gone":{json.dumps(gone)}}}'
+            yield "runs", f'{{"rows":[{",".join(rows)}],"gone":{strict_json(gone)}}}'
 
     def _above_figures(self, view: RunView) -> Iterator[Event]:
         head = dict(view.head)
@@ -73,7 +72,7 @@ class PageUpdates:
         yield from self._if_changed("outline", view.outline)
 
     def _if_changed(self, name: str, part: Any) -> Iterator[Event]:
-        text = _json(part)
+        text = strict_json(part)
         digest = hashlib.sha256(text.encode()).hexdigest()
         if self._parts.get(name) != digest:
             self._parts[name] = digest
@@ -96,7 +95,3 @@ class PageUpdates:
         self.has_more |= any(name not in self._panels for name in self._queue)
         if sent:
             yield "panels", f"[{','.join(sent)}]"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(strict(value), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
