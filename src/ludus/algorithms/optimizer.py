@@ -7,6 +7,8 @@ fast as the same arithmetic without Optax; over a network's tree of arrays it is
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import jax
@@ -28,7 +30,7 @@ class Optimizer(NamedTuple):
     """The steps from gradients to changes of parameters."""
 
     step_size: Array
-    """Adam's alone: the user's transformation has one of its own, and a sign."""
+    """Adam's alone, one number or one for each entry: the user's transformation has one of its own, and a sign."""
     own: optax.GradientTransformation | None = None
     """The user's transformation, in place of Adam."""
     annealing: Array = 1.0
@@ -36,6 +38,8 @@ class Optimizer(NamedTuple):
     max_norm: Array = None
     """Gradients are scaled down to this norm before all else; None: they are not."""
     epsilon: float = 1e-8
+    apart: Array = None
+    """Entries of a vector that are clipped by a norm of their own, so that theirs does not scale the others down."""
 
     def init(self, parameters: Tree) -> Tree:
         """Return the state before the first step: Adam's, or that of the user's transformation."""
@@ -55,19 +59,28 @@ class Optimizer(NamedTuple):
         return change, state
 
     def _chain(self) -> Callable[..., tuple[Tree, Tree]]:
-        clip = optax.identity() if self.max_norm is None else clip_by_norm(self.max_norm)
+        clip = optax.identity() if self.max_norm is None else clip_by_norm(self.max_norm, self.apart)
         if self.own is not None:
             return optax.chain(clip, self.own, optax.scale(self.annealing)).update
         adam = optax.scale_by_adam(eps=self.epsilon)
         return optax.chain(clip, adam, optax.scale(-self.step_size * self.annealing)).update
 
 
-def clip_by_norm(most: Array) -> optax.GradientTransformation:
-    """Scale a gradient down to the norm `most`, if its own is greater; one of zeros stays zero, whatever `most` is."""
+def clip_by_norm(most: Array, apart: Array = None) -> optax.GradientTransformation:
+    """Scale a gradient down to the norm `most`, if its own is greater; one of zeros stays zero, whatever `most` is.
+
+    Of a vector, entries that are `apart` and all others have a norm each.
+    """
+
+    def scale(gradient: Tree) -> jax.Array:
+        return jnp.minimum(1.0, most / (optax.tree.norm(gradient) + 1e-8))
 
     def clipped(gradient: Tree, parameters: Tree = None) -> Tree:
-        norm = optax.tree.norm(gradient)
-        return jax.tree.map(lambda g: g * jnp.minimum(1.0, most / (norm + 1e-8)), gradient)
+        if apart is not None:
+            own, others = (scale(jnp.where(here, gradient, 0.0)) for here in (apart, ~apart))
+            return gradient * jnp.where(apart, own, others)
+        factor = scale(gradient)
+        return jax.tree.map(lambda g: g * factor, gradient)
 
     return optax.stateless(clipped)
 
@@ -84,6 +97,12 @@ def over_vector(own: optax.GradientTransformation, network: Network) -> optax.Gr
         return network.ravel(jax.tree.leaves(change)), state
 
     return optax.GradientTransformation(init, update)
+
+
+def entries_of_critic(network: Network) -> jax.Array:
+    """Return which entries of the one vector of parameters the critic alone uses."""
+    runs = groupby(zip(network.of_critic_alone, network.sizes, strict=True), itemgetter(0))
+    return jnp.concatenate([jnp.full(sum(size for _, size in run), is_own) for is_own, run in runs])
 
 
 def without_optimizer(algorithm: Kind) -> Kind:

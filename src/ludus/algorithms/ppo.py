@@ -34,7 +34,7 @@ from ludus.algorithms.normalize import (
     update_statistics,
 )
 from ludus.algorithms.observations import observation_statistics, without_masks
-from ludus.algorithms.optimizer import Optimizer, over_vector, without_optimizer
+from ludus.algorithms.optimizer import Optimizer, entries_of_critic, over_vector, without_optimizer
 from ludus.algorithms.ppo_state import EpochState, PPOCritic, PPOPolicy, PPOState, blank_memory
 from ludus.algorithms.samples import Estimates, Samples, features_of, samples_of, scaled_rewards, values_along
 from ludus.algorithms.saturation import ppo_saturation
@@ -44,6 +44,7 @@ from ludus.algorithms.work import ppo_work
 from ludus.networks.action_scaling import to_environment
 from ludus.networks.builders import MLP, NetworkBuilder
 from ludus.networks.distributions import restricted, sampling_noise
+from ludus.networks.dropout import with_dropout
 from ludus.networks.layers import Part
 from ludus.networks.network import Leaves, Network, network_for
 from ludus.networks.recurrence import memory_of
@@ -71,6 +72,9 @@ class PPO(Algorithm):
     """Hyperparameters of clipped PPO."""
 
     learning_rate: float = traced(3e-4, "Adam's step size; ignored if `optimizer` is given", 0.0)
+    critic_learning_rate: float | None = traced(
+        None, "step size of what the critic alone uses, then clipped by its own norm; null: learning_rate", 0.0
+    )
     gamma: float = traced(0.99, "discount factor", 0.0, 1.0)
     gae_lambda: float = traced(0.95, "trace decay of the advantage estimate; 1 gives Monte-Carlo returns", 0.0, 1.0)
     clip_epsilon: float = traced(0.2, "how far the probability ratio may move from 1", 0.0)
@@ -239,6 +243,7 @@ class PPO(Algorithm):
         """Run every minibatch of every epoch; returns the sums of what each of them reports."""
         part = self.minibatch_size // self.accumulation_steps
         size = part // samples.segment_length * self.accumulation_steps
+        key, dropout = jax.random.split(key) if state.network.critic_drops else (key, None)
         samples, indices = shuffled(samples, size, self.epochs_per_update, key)
 
         def skip(before: EpochState, part: Samples) -> jax.Array:
@@ -246,7 +251,7 @@ class PPO(Algorithm):
 
         last, reports = scan_minibatches(
             partial(self.gradient_step, state.network, annealing),
-            EpochState(state.parameters, state.optimizer, jnp.asarray(False), jnp.zeros(state.network.size)),
+            EpochState(state.parameters, state.optimizer, jnp.asarray(False), jnp.zeros(state.network.size), dropout),
             samples,
             indices,
             skip if self.target_kl is not None or samples.weight is not None else None,
@@ -264,8 +269,9 @@ class PPO(Algorithm):
         weight = weight / weight.sum()
         part = part._replace(weight=weight, advantage=standardize(part.advantage, weight))
         differentiate = jax.grad(self._loss, has_aux=True)
+        dropout, following = (None, None) if before.dropout is None else jax.random.split(before.dropout)
         gradient, means = accumulated(
-            lambda piece: differentiate(before.parameters, network, piece), part, self.accumulation_steps
+            lambda piece: differentiate(before.parameters, network, piece, dropout), part, self.accumulation_steps
         )
         # One vector: the norm is one reduction and Adam one fused loop, where a dozen small arrays would be a dozen
         # of each. The parameters stay separate: a matrix kernel adds a bias in passing, but not a slice of a vector.
@@ -274,7 +280,7 @@ class PPO(Algorithm):
         optimizer = self._optimizer(network, annealing)
         change, optimizer_state = optimizer.update(gradient, before.optimizer, before.parameters)
         parameters = tuple(p + d for p, d in zip(before.parameters, network.unravel(change), strict=True))
-        new = EpochState(parameters, optimizer_state, before.stopped, gradient)
+        new = EpochState(parameters, optimizer_state, before.stopped, gradient, following)
         if self.target_kl is not None:
             stopped = means["approx_kl"] > 1.5 * self.target_kl
             new = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), new, before)._replace(stopped=stopped)
@@ -284,14 +290,24 @@ class PPO(Algorithm):
     def _optimizer(self, network: Network, annealing: Array = 1.0) -> Optimizer:
         """Over one vector of all parameters; Adam's epsilon is detail 3."""
         own = None if self.optimizer is None else over_vector(self.optimizer, network)
-        return Optimizer(self.learning_rate, own, annealing, self.max_grad_norm, epsilon=1e-5)
+        if self.critic_learning_rate is None:
+            return Optimizer(self.learning_rate, own, annealing, self.max_grad_norm, epsilon=1e-5)
+        apart = entries_of_critic(network)
+        step_size = jnp.where(apart, self.critic_learning_rate, self.learning_rate)
+        return Optimizer(step_size, own, annealing, self.max_grad_norm, 1e-5, apart)
 
-    def _loss(self, parameters: Leaves, network: Network, part: Samples) -> tuple[jax.Array, MetricVector]:
-        """L = -L_clip + c1 L_value - c2 H (eq. 9, as a loss); weights sum to one over the whole minibatch."""
+    def _loss(
+        self, parameters: Leaves, network: Network, part: Samples, dropout: jax.Array | None = None
+    ) -> tuple[jax.Array, MetricVector]:
+        """L = -L_clip + c1 L_value - c2 H (eq. 9, as a loss); weights sum to one over the whole minibatch.
+
+        Given a key, the critic's own dropout is on; the actor's never is, or ratios would not begin at 1.
+        """
         module = network.merge(parameters)
         features = features_of(module, "actor", part)
         distribution = restricted(network.spec.action_space, module.actor(features), part.mask)
-        value = module.critic(features if network.shares_memory else features_of(module, "critic", part))
+        fitted = module if dropout is None else with_dropout(network.merge(parameters), dropout)
+        value = module.critic(features if network.shares_memory else features_of(fitted, "critic", part))
         log_ratio = distribution.log_prob(part.action) - part.log_prob
         # Padding has weight 0, but the ratio of a blank row may overflow, and 0 times infinity is not 0.
         log_ratio = jnp.where(part.weight > 0, log_ratio, 0.0)

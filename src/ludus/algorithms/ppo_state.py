@@ -92,6 +92,8 @@ class EpochState(NamedTuple):
     optimizer: Tree
     stopped: jax.Array
     gradient: jax.Array
+    dropout: jax.Array | None = None
+    """The key of the critic's dropout; None where it has none."""
 
 
 def blank_memory(network: Network, parameters: Leaves, num_envs: int) -> Tree:

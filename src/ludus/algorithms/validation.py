@@ -56,6 +56,11 @@ def check_ppo(ppo: "PPO", spec: Spec) -> None:
         raise LudusError(f"num_envs={spec.num_envs}: must divide algorithm.batch_size={ppo.batch_size}")
     network = network_for(ppo.network, spec)
     network.check_actor_critic()
+    if ppo.critic_learning_rate is not None and not any(network.of_critic_alone):
+        raise LudusError(
+            f"algorithm.critic_learning_rate={ppo.critic_learning_rate}: {network.kind} has no parameters that its "
+            "critic alone uses; leave it out"
+        )
     length, rollout = ppo.segment_length, ppo.rollout_length(spec.num_envs)
     if not network.has_memory or length is None:
         return

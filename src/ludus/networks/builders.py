@@ -13,6 +13,7 @@ from flax import nnx
 from ludus.networks.actor_critic import ActorCritic, MemoryActorCritic, MLPActorCritic
 from ludus.networks.layers import ACTIVATIONS, Part, Torso
 from ludus.networks.memory import GRUMemory, TransformerMemory
+from ludus.networks.window import WindowMemory
 from ludus.types import LudusError, Spec
 
 
@@ -99,10 +100,16 @@ class Transformer:
     """Width of each hidden layer of the critic after the transformer; null: as the actor's."""
     shared: bool = False
     """Whether actor and critic share one transformer; then returns should be normalised."""
+    dropout: float = 0.0
+    """Share of what blocks add that is left out while PPO fits the critic; the actor never drops anything."""
+    strict_window: bool = False
+    """Whether nothing at all comes of steps older than context_length; a step then costs the whole window."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         _check_torso(self)
+        if isinstance(self.dropout, bool) or not 0 <= self.dropout < 1:
+            raise LudusError(f"algorithm.network.dropout={self.dropout}: must be a number of at least 0, and below 1")
         _check_counts(self, "context_length", "model_dim", "num_layers", "num_heads", "feedforward_dim")
         if self.model_dim % self.num_heads:
             raise LudusError(
@@ -118,8 +125,13 @@ class Transformer:
         """Build the hidden layers of an actor or a critic."""
         return _torso(self, part, inputs, generator)
 
-    def unit(self, inputs: int, generator: np.random.Generator) -> TransformerMemory:
+    def unit(self, inputs: int, generator: np.random.Generator) -> TransformerMemory | WindowMemory:
         """Build the unit that remembers."""
+        transformer = self.transformer(inputs, generator)
+        return WindowMemory(transformer) if self.strict_window else transformer
+
+    def transformer(self, inputs: int, generator: np.random.Generator) -> TransformerMemory:
+        """Build the transformer of such a unit."""
         return TransformerMemory(
             inputs,
             model_dim=self.model_dim,
@@ -127,6 +139,7 @@ class Transformer:
             num_heads=self.num_heads,
             feedforward_dim=self.feedforward_dim,
             window=self.context_length,
+            dropout=self.dropout,
             generator=generator,
         )
 

@@ -177,7 +177,7 @@ class TransformerMemory(nnx.Module):
             h = block.mix(h, block.attend(query, place[last:], key, value, place, seen))
             keys.append(key)
             values.append(value)
-        counts = _counts(memory.count, ended, last)  # [T + 1, B]
+        counts = counts_kept(memory.count, ended, last)  # [T + 1, B]
         starts = [*range(0, steps, every), steps]
         rows = (jnp.stack(layers, axis=2) for layers in (keys, values))  # [B, last + T, layers, d]
         cut = (jnp.stack([x[:, s : s + last] for s in starts]) for x in rows)
@@ -199,7 +199,7 @@ class TransformerMemory(nnx.Module):
         return place, same & (age >= 0) & (age <= last), same & (age >= 0) & (age < last)
 
 
-def _counts(count: jax.Array, ended: jax.Array, most: int) -> jax.Array:
+def counts_kept(count: jax.Array, ended: jax.Array, most: int) -> jax.Array:
     """Return how many steps of the running episode are kept before each step and after the last, `[T + 1, B]`."""
 
     def step(count: jax.Array, ended_t: jax.Array) -> tuple[jax.Array, jax.Array]:

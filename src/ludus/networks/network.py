@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, get_args
 
 import jax
@@ -34,7 +34,8 @@ class Network:
         leaves, self.treedef = jax.tree.flatten(parameters)
         self.shapes = [np.shape(leaf) for leaf in leaves]
         self.has_filters = any(len(shape) > 2 for shape in self.shapes)
-        self.size = sum(int(np.prod(shape)) for shape in self.shapes)
+        self.sizes = [int(np.prod(shape)) for shape in self.shapes]
+        self.size = sum(self.sizes)
         self.offsets = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
         paths = jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(parameters))[0]
         module = nnx.merge(self.graph, parameters, self.rest)
@@ -45,6 +46,10 @@ class Network:
         self.has_memory = is_whole and bool(jax.tree.leaves(jax.eval_shape(lambda: module.initial_memory(1))))
         self.shares_memory = getattr(module, "shared", getattr(module, "memory_of", None) is None)
         """Whether actor and critic see the same features."""
+        self.critic_drops = not self.shares_memory and any(
+            isinstance(layer, nnx.Dropout) and layer.rate > 0 for _, layer in nnx.iter_modules(module)
+        )
+        """Whether a critic of its own may be fitted with dropout."""
         names = (jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths)
         self.names = [name.removeprefix("memory/") for name in names]
         self.owners = [next((part for part in PARTS if name.startswith(part)), "shared") for name in self.names]
@@ -81,6 +86,11 @@ class Network:
     def exchanged(self, ours: Leaves, theirs: Leaves, part: Part) -> Leaves:
         """Return parameters of which those that the actor or the critic uses are theirs, the others ours."""
         return tuple(b if used else a for a, b, used in zip(ours, theirs, self._used_by(part), strict=True))
+
+    @cached_property
+    def of_critic_alone(self) -> list[bool]:
+        """Which parameters the critic depends on and the actor does not."""
+        return [mine and not theirs for mine, theirs in zip(*map(self._used_by, ("critic", "actor")), strict=True)]
 
     def _used_by(self, part: Part) -> list[bool]:
         """Return which parameters the actor or the critic depends on."""

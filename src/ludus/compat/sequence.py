@@ -1,0 +1,201 @@
+"""The sequence trainer's vocabulary: `train`, and the three transformer networks that it is given.
+
+    policy_net = TransformerPolicyNetwork(input_dim=10, action_dim=4).to("cpu")
+    value_net = TransformerValueNetwork(10).to("cpu")
+    reward_model = TransformerRewardModel(10).to("cpu")
+    history = train(policy_net, value_net, reward_model, num_iterations=1000)
+
+Behind it are `ludus.Trainer` with `ludus.PPO`, and a task of `ludus.envs.sequence` that the reward model judges.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import nnx
+
+from ludus.algorithms.ppo import PPO, PPOState
+from ludus.envs.base import AnyEnv, Environment
+from ludus.envs.registry import make_env
+from ludus.envs.sequence.judged import TASK_REWARD, JudgedTask
+from ludus.envs.sequence.task import SequenceTask
+from ludus.envs.sequence.vector_toy import vector_toy
+from ludus.networks.actor_critic import ActorCritic, MemoryActorCritic
+from ludus.networks.builders import NetworkBuilder, Transformer
+from ludus.networks.judges import RewardModel, judge_of
+from ludus.networks.network import Leaves, Network
+from ludus.networks.sequence_networks import (
+    SequenceNetwork,
+    TransformerPolicyNetwork,
+    TransformerRewardModel,
+    TransformerValueNetwork,
+)
+from ludus.networks.window import WindowMemory
+from ludus.spaces import Box, Discrete
+from ludus.training.settings import Settings
+from ludus.training.trainer import Trainer
+from ludus.types import LudusError, Spec
+
+__all__ = ["TransformerPolicyNetwork", "TransformerRewardModel", "TransformerValueNetwork", "train"]
+
+FIGURES = {
+    "policy_loss": "policy_loss",
+    "value_loss": "value_loss",
+    "episode_return_mean": "mean_return",
+    "episode_length_mean": "mean_length",
+    "entropy": "entropy",
+    "approx_kl": "approx_kl",
+    "clip_fraction": "clip_fraction",
+    f"info/{TASK_REWARD}/mean": "task_reward",
+}
+"""Figures of the journal, and their names in a history."""
+
+
+class TrainingHistory(list[dict[str, float]]):
+    """A dict of figures for each iteration; the trainer behind them has algorithm, learner and record."""
+
+    trainer: Trainer
+
+
+@dataclass(frozen=True)
+class TwoTransformers:
+    """Builds an actor-critic of two transformers that differ in their sizes."""
+
+    policy: Transformer
+    value: Transformer
+
+    def __call__(self, spec: Spec, rngs: nnx.Rngs) -> ActorCritic:
+        """Build both, and let the first have the critic of the second."""
+        module, other = self.policy(spec, rngs), self.value(spec, rngs)
+        assert isinstance(module, MemoryActorCritic) and isinstance(other, MemoryActorCritic)
+        module.critic_memory, module.critic_torso = other.critic_memory, other.critic_torso
+        module.critic_head = other.critic_head
+        return module
+
+
+def train(  # noqa: PLR0913  the arguments of the document, and what it left out
+    policy_net: TransformerPolicyNetwork,
+    value_net: TransformerValueNetwork,
+    reward_model: RewardModel | None,
+    num_iterations: int = 1000,
+    episodes_per_iteration: int = 10,
+    max_depth: int = 5,
+    sequence_length: int = 10,
+    gamma: float = 0.99,
+    clip_epsilon: float = 0.2,
+    policy_lr: float = 1e-4,
+    value_lr: float = 1e-3,
+    *,
+    task: Environment | str | None = None,
+    seed: int = 0,
+    episode_length: int | None = None,
+    branches: int = 0,
+    epochs_per_update: int = 4,
+    entropy_coef: float = 0.01,
+    max_grad_norm: float = 0.5,
+    target_kl: float | None = None,
+    run_dir: str | Path | None = None,
+) -> TrainingHistory:
+    """Train a policy and a value network in place, by clipped PPO on what a reward model says; return the history.
+
+    Args:
+        policy_net: the policy; of the task's vectors and for its number of actions.
+        value_net: the critic.
+        reward_model: what rewards come from: a `TransformerRewardModel`, any function of sequences `(T, B, input_dim)`
+            and padding to rewards `(B, 1)`, or None for the task's own. It stays as it is.
+        num_iterations: iterations, each of one collection and one update.
+        episodes_per_iteration: whole episodes in each iteration, played side by side.
+        max_depth: steps of each Monte-Carlo branch, if there are any.
+        sequence_length: states that policy, value and reward depend on; the networks keep it.
+        gamma: discount factor.
+        clip_epsilon: how far the probability ratio may move from 1.
+        policy_lr: step size of the policy's Adam.
+        value_lr: step size of the value network's.
+        task: a `ludus.envs.sequence.task.SequenceTask`, another environment in JAX or the id of one whose observation
+            is a vector; None: `VectorToy-v1` in the networks' sizes.
+        seed: what all randomness comes from, but for the networks' own beginning.
+        episode_length: steps of an episode; None: as the task says.
+        branches: Monte-Carlo branches that value each state.
+        epochs_per_update: passes over an iteration's episodes, in minibatches of half of them.
+        entropy_coef: weight of the entropy bonus.
+        max_grad_norm: each network's gradient is scaled down to this norm.
+        target_kl: end an update's epochs once the policy has moved 1.5 times as far; None: never.
+        run_dir: a folder makes it a run that can be reported; called again with it, training goes on where it was.
+    """
+    _check(policy_net, value_net)
+    env = _environment(policy_net, reward_model, task, episodes_per_iteration, sequence_length, episode_length)
+    longest = _longest(env)
+    ppo = PPO(
+        learning_rate=policy_lr,
+        critic_learning_rate=value_lr,
+        gamma=gamma,
+        gae_lambda=1.0,
+        clip_epsilon=clip_epsilon,
+        entropy_coef=entropy_coef,
+        max_grad_norm=max_grad_norm,
+        target_kl=target_kl,
+        value_loss_scale=1.0,  # the mean squared error, of returns as they are
+        normalize_returns=False,
+        anneal_learning_rate=False,
+        batch_size=episodes_per_iteration * longest,
+        minibatch_size=-(-episodes_per_iteration // 2) * longest,
+        segment_length=longest,
+        epochs_per_update=epochs_per_update,
+        network=_network(policy_net, value_net, sequence_length, longest),
+    )
+    history = TrainingHistory()
+    with _on(policy_net.device):
+        trainer = _trainer(ppo, env, seed, run_dir)
+        history.trainer = trainer
+        if trainer.record.iterations == 0:
+            start = trainer.learner
+            trainer.learner = replace(start, parameters=_parameters(start, policy_net, value_net))
+        trainer.train(max_episodes=num_iterations * episodes_per_iteration, callback=_noting(history))
+        _give_back(trainer.learner, policy_net, value_net)
+    return history
+
+
+def _check(policy_net: object, value_net: object) -> None:
+    """Refuse networks that cannot be trained together."""
+    for name, net in (("policy_net", policy_net), ("value_net", value_net)):
+        if not isinstance(net, SequenceNetwork):
+            kind = "TransformerPolicyNetwork" if name == "policy_net" else "TransformerValueNetwork"
+            raise LudusError(f"{name}={type(net).__name__}: must be a {kind}")
+    assert isinstance(policy_net, SequenceNetwork) and isinstance(value_net, SequenceNetwork)
+    if value_net.outputs != 1:
+        raise LudusError(f"value_net: must have one output, a TransformerValueNetwork has; it has {value_net.outputs}")
+    if value_net.input_dim != policy_net.input_dim:
+        raise LudusError(
+            f"value_net: takes states of length {value_net.input_dim}, policy_net of length {policy_net.input_dim}; "
+            "both must be the task's"
+        )
+
+
+def _environment(
+    policy_net: TransformerPolicyNetwork,
+    reward_model: RewardModel | None,
+    task: Environment | str | None,
+    episodes: int,
+    sequence_length: int,
+    episode_length: int | None,
+) -> JaxEnv:
+    """Return copies of the task, one for each episode of an iteration, judged by the reward model."""
+    sizes = policy_net.input_dim, policy_net.outputs
+    env = make_env(vector_toy(*sizes) if task is None else task, episodes)
+    if not isinstance(env, JaxEnv)
+    return env
+
+
+def _network(
+    policy_net: TransformerPolicyNetwork, value_net: TransformerValueNetwork, sequence_length: int, longest: int
+) -> NetworkBuilder:
+    """Return the builder of an actor-critic that the networks fit into."""
+    for net in (policy_net, value_net):
+        net.seeing(sequence_length)
+    # The successor of the last state is looked at too.
+    is_strict = longest >= sequence_length
+    policy, value = (replace(net.sizes, strict_window=is_strict) for net in (policy_net, value_net))
+    return policy if policy == value else TwoTransformers(policy, value)
