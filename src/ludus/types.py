@@ -142,6 +142,21 @@ class Branching(NamedTuple):
     """The discount factor of their returns."""
 
 
+BRANCH_VALUE, NEXT_BRANCH_VALUE = "branch_value", "next_branch_value"
+"""Where a rollout's `extras` hold the mean return of the branches from each state, and what its true successor is
+worth: 0 after a termination, what the critic says where an episode was truncated, else the mean of its branches."""
+
+
+class Valuation(NamedTuple):
+    """All that a collector needs to value the states of a rollout by branches."""
+
+    branching: Branching
+    critic: Tree
+    """It values what comes after the last step of a branch that has not ended."""
+    memory: Tree = ()
+    """The critic's, at the first step."""
+
+
 class Course(NamedTuple):
     """The terms by which all starts of one rollout are drawn, besides their keys."""
 

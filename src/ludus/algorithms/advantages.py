@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from ludus.types import BRANCH_VALUE, NEXT_BRANCH_VALUE, LudusError, Transition
+
 
 def generalized_advantages(
     reward: jax.Array,
@@ -31,6 +33,24 @@ def generalized_advantages(
         return advantage, advantage
 
     return jax.lax.scan(backwards, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)[1]
+
+
+def branch_advantages(steps: Transition, gamma: jax.Array | float) -> jax.Array:
+    """Advantages by branches from every state (VinePPO, Kazemnejad et al. 2024, arXiv 2410.01679, section 4).
+
+        A_t = r_t + gamma (1 - terminated_t) V_mc(s'_t) - V_mc(s_t)
+
+    V_mc is the mean return of the branches, in units of the environment's rewards, as the advantages are. Branches to
+    the end of the episode make it unbiased, whatever the critic says. An episode's end lets nothing leak in from the
+    next one: there the collector has put 0, or the critic's value where the episode was truncated.
+    """
+    if BRANCH_VALUE not in steps.extras:
+        raise LudusError(
+            "algorithm.advantages=monte_carlo: this rollout has no branches, which only the trainer's collectors play; "
+            "use algorithm.advantages=gae"
+        )
+    value, next_value = steps.extras[BRANCH_VALUE], steps.extras[NEXT_BRANCH_VALUE]
+    return steps.reward + gamma * jnp.where(steps.terminated, 0.0, next_value) - value
 
 
 def discounted_returns(reward: jax.Array, ended: jax.Array, start: jax.Array, gamma: jax.Array | float) -> jax.Array:

@@ -22,7 +22,7 @@ import jax
 from ludus.algorithms.hyperparameters import check_hyperparameters
 from ludus.runtime.packing import MetricVector
 from ludus.runtime.rng import spread
-from ludus.types import Array, LudusError, Mode, Rollout, Spec, Tree
+from ludus.types import Array, Branching, LudusError, Mode, Rollout, Spec, Tree
 
 
 class Update(NamedTuple):
@@ -98,6 +98,14 @@ class Algorithm(Protocol):
     def value(self, critic: Tree, memory: Tree, obs: Tree, action: Tree) -> tuple[Tree, jax.Array]:
         """Value a batch `[n, ...]` in units of the environment's rewards; `action` is None unless `values_actions`."""
         raise NotImplementedError
+
+    def branching(self) -> Branching | None:
+        """Return the branches by which the states of its rollouts are to be valued; None if it has no use for them."""
+        return None
+
+    def critic_memory(self, state: Tree, memory: Tree) -> Tree:
+        """Return the critic's memory before the next step, where the policy's is `memory`; `()` if it has none."""
+        return ()
 
     def distribution(self, policy: Tree, memory: Tree, obs: Tree) -> tuple[Tree, Any]:
         """Return the new memory and the distribution that `act` chooses from; None if it is not known."""

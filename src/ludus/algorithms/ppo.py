@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ludus.algorithms.advantages import generalized_advantages
+from ludus.algorithms.advantages import branch_advantages, generalized_advantages
 from ludus.algorithms.base import Algorithm, Update
 from ludus.algorithms.diagnostics import Learnt, update_diagnostics
 from ludus.algorithms.finite_checks import first_fault, unless_faulty
@@ -49,7 +49,7 @@ from ludus.networks.layers import Part
 from ludus.networks.network import Leaves, Network, network_for
 from ludus.networks.recurrence import memory_of
 from ludus.runtime.packing import MetricVector
-from ludus.types import Array, Mode, Rollout, Spec, Transition, Tree, split_mask
+from ludus.types import Array, Branching, Mode, Rollout, Spec, Transition, Tree, split_mask
 
 METRICS = {
     "policy_loss": "mean of -min(r A, clip(r, 1-eps, 1+eps) A) over minibatches",
@@ -77,6 +77,11 @@ class PPO(Algorithm):
     )
     gamma: float = traced(0.99, "discount factor", 0.0, 1.0)
     gae_lambda: float = traced(0.95, "trace decay of the advantage estimate; 1 gives Monte-Carlo returns", 0.0, 1.0)
+    advantages: str = static("gae", "estimate them by gae, or by branches from every state (monte_carlo)")
+    branches: int = static(8, "with advantages=monte_carlo: rollouts from every state", 1)
+    branch_depth: int | None = static(
+        None, "after how many steps the critic ends a branch; null: where its episode ends", 1
+    )
     clip_epsilon: float = traced(0.2, "how far the probability ratio may move from 1", 0.0)
     entropy_coef: float = traced(0.01, "weight of the entropy bonus")
     value_coef: float = traced(0.5, "weight of the value loss", 0.0)
@@ -193,6 +198,8 @@ class PPO(Algorithm):
         steps, mask = without_masks(blank_padding(rollout.steps))
         reward, rewards, discounted = scaled_rewards(state, steps, self.gamma)
         estimates = self._estimates(state, steps._replace(reward=reward), rollout)
+        if self.advantages == "monte_carlo":
+            estimates = estimates._replace(advantage=branch_advantages(steps, self.gamma))
         held = leash(self, state, rollout._replace(steps=steps), mask)
         estimates = estimates._replace(reference=held.distribution)
         samples = samples_of(state, steps, mask, estimates, self._segment(len(steps.reward)))
@@ -335,6 +342,16 @@ class PPO(Algorithm):
         count = jnp.maximum(sums.pop("evaluated"), 1.0)
         means = {name: total / count for name, total in sums.items()}
         return means | {"total_loss": self._total(means)}
+
+    def branching(self) -> Branching | None:
+        """Return how branches are played, if advantages are estimated by them."""
+        if self.advantages == "gae":
+            return None
+        return Branching(self.branches, self.branch_depth, self.gamma)
+
+    def critic_memory(self, state: PPOState, memory: Tree) -> Tree:
+        """Return the critic's own, or the one that it shares with the actor."""
+        return memory if state.network.shares_memory else state.critic_memory
 
     def discount(self) -> float:
         """Return the discount factor of its values."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ludus.algorithms.ppo import PPO
     from ludus.algorithms.sac import SAC
 
+ADVANTAGES = ("gae", "monte_carlo")
+"""The ways to estimate advantages."""
+
 
 def check_ppo_settings(ppo: "PPO") -> None:
     """Refuse hyperparameters that contradict each other."""
@@ -34,6 +37,8 @@ def check_ppo_settings(ppo: "PPO") -> None:
             "algorithm.value_clip_epsilon needs algorithm.normalize_returns=true (or normalize_rewards): "
             "in raw units it would starve the critic"
         )
+    if ppo.advantages not in ADVANTAGES:
+        raise LudusError(f"algorithm.advantages={ppo.advantages}: must be {' or '.join(ADVANTAGES)}")
     if ppo.kl_reference not in REFERENCES:
         raise LudusError(f"algorithm.kl_reference={ppo.kl_reference}: must be {' or '.join(REFERENCES)}")
     if ppo.kl_target is not None and isinstance(ppo.kl_coef, Schedule):

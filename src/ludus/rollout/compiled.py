@@ -8,6 +8,8 @@ import jax.numpy as jnp
 
 from ludus.envs.batch import BatchState, EpisodeSoFar, JaxEnv
 from ludus.rollout.acting import Actor
+from ludus.rollout.branch_values import branch_values, critic_memory_at, passed
+from ludus.rollout.monte_carlo import Origin, Valuing
 from ludus.rollout.valid import cut_short, within
 from ludus.runtime.compilation import Options, compiler_options, jit
 from ludus.runtime.packing import choose_rows
@@ -22,6 +24,7 @@ from ludus.types import (
     RolloutKeys,
     Transition,
     Tree,
+    Valuation,
     Watch,
     split_mask,
 )
@@ -45,7 +48,7 @@ def begin(algorithm: Actor, env: JaxEnv, policy: Tree, key: jax.Array, course: C
 
 
 def collect(  # noqa: PLR0913  each part of a rollout is given by itself
-    algorithm: Actor,
+    algorithm: Valuing,
     env: JaxEnv,
     policy: Tree,
     carry: Carry,
@@ -56,26 +59,34 @@ def collect(  # noqa: PLR0913  each part of a rollout is given by itself
     *,
     course: Course = NO_COURSE,
     watch: Watch | None = None,
+    valuation: Valuation | None = None,
 ) -> tuple[Carry, Rollout, EpisodeStats]:
     """Run `num_steps` steps in every environment; nobody can watch them, they are part of a compiled program.
 
     With a `threshold`, every environment starts afresh and contributes whole episodes, one after the other, until
     they have so many steps (1: a single episode); `num_steps` is the room there is for them, and an episode that has
     not ended there is cut. With `episodes_left`, the rollout is over at the end of the last of so many episodes, and
-    the environments stay where they are by then. `valid` is False on rows after that.
+    the environments stay where they are by then. `valid` is False on rows after that. With a `valuation`, `extras`
+    hold what branches say of each state.
     """
     course = course._replace(starts=carry.starts)
     carry = begin(algorithm, env, policy, keys.begin, course) if threshold else carry
     carry, chances = carry._replace(starts=()), env.chances(course)  # the same for the whole rollout
     start = algorithm.initial_memory(policy, env.num_envs)
+    critic_start = critic_memory_at(algorithm, valuation, True, env.num_envs)
+    critic_memory = critic_memory_at(algorithm, valuation, bool(threshold), env.num_envs)
     is_partial = bool(threshold) or episodes_left is not None
 
-    def step(state: tuple[Carry, Any, Any], inputs: Tree) -> tuple[Any, Any]:
-        carry, active, left = state
+    def step(state: tuple[Carry, Any, Any, Tree], inputs: Tree) -> tuple[Any, Any]:
+        carry, active, left, critic_memory = state
         draw, noise, t = inputs
         memory, action, extras = algorithm.act(policy, carry.memory, carry.env.obs, noise, "explore")
         after, outcome = env.step(carry.env, action, draw, chances)
-        ended = outcome.terminated | outcome.truncated
+        ended, through = outcome.terminated | outcome.truncated, ()
+        if valuation is not None:
+            origin = Origin(carry.env, carry.memory, critic_memory)
+            seen, through = passed(algorithm, policy, valuation.critic, origin, memory, outcome.obs)
+            critic_memory = choose_rows(ended, critic_start, seen)
         after = Carry(after, choose_rows(ended, start, memory))
         valid = active if left is None else within(active, ended, left)
         transition = Transition(
@@ -87,12 +98,17 @@ def collect(  # noqa: PLR0913  each part of a rollout is given by itself
             active = active & (left > 0)
         if threshold:
             active = active & ~(ended & (t + 1 >= threshold))
-        return (after, active, left), (transition, outcome.info)
+        return (after, active, left, critic_memory), (transition, outcome.info, through)
 
     noise = algorithm.noise(policy, keys.noise, (num_steps, env.num_envs))
     inputs = env.draw(keys.step, keys.start, num_steps, chances), noise, jnp.arange(num_steps)
     active = jnp.ones(env.num_envs, bool) if is_partial else None
-    (after, _, _), (steps, episode) = jax.lax.scan(step, (carry, active, episodes_left), inputs)
+    begun = carry, active, episodes_left, critic_memory
+    (after, _, _, critic_memory), (steps, episode, through) = jax.lax.scan(step, begun, inputs)
+    if valuation is not None:
+        last = Origin(after.env, after.memory, critic_memory)
+        values = branch_values(algorithm, env, policy, valuation, through, last, steps, keys.branch)
+        steps = steps._replace(extras={**steps.extras, **values})
     stats = episode_stats(steps, episode)._replace(stuck=_first_stuck(env, steps.obs))
     starts, figures = env.settle(course.starts, _ended(steps), episode)
     stats = stats._replace(info={**stats.info, **figures})

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,35 +11,14 @@ import numpy as np
 from ludus.envs.base import HostEnv, HostStep
 from ludus.envs.host.info_stats import InfoMeans
 from ludus.rollout.acting import Actor, act, draw_noise, layout_of
+from ludus.rollout.host_branch_values import branch_values
+from ludus.rollout.host_carry import HostCarry, HostState, seeds_from
+from ludus.rollout.monte_carlo import Valuing
 from ludus.rollout.valid import cut_short, within
 from ludus.runtime.compilation import Options, compile_clock, jit
 from ludus.runtime.packing import choose_rows
 from ludus.runtime.summation import add
-from ludus.types import Array, Course, EpisodeStats, Rollout, RolloutKeys, Transition, Tree, Watch
-
-
-class HostState(NamedTuple):
-    """The observation of every environment, and what its running episode has gathered."""
-
-    obs: Any
-    episode_return: np.ndarray
-    return_rest: np.ndarray
-    """What `episode_return` leaves out by being a float32."""
-    episode_length: np.ndarray
-
-
-class HostCarry(NamedTuple):
-    """The state that goes on from rollout to rollout: the environments and the policy's memory."""
-
-    env: HostState
-    memory: Tree
-
-
-def seeds_from(key: jax.Array, count: int, start: int = 0) -> list[int]:
-    """Return seeds for environments or episodes `start` to `start + count - 1`, each by its number alone."""
-    words = np.asarray(jax.random.key_data(key)).tolist()
-    sequences = (np.random.SeedSequence([*words, i]) for i in range(start, start + count))
-    return [int(sequence.generate_state(1)[0] >> 1) for sequence in sequences]
+from ludus.types import Array, Course, EpisodeStats, Rollout, RolloutKeys, Transition, Tree, Valuation, Watch
 
 
 def begin(algorithm: Actor, env: HostEnv, policy: Tree, key: jax.Array, course: Course | None = None) -> HostCarry:
@@ -85,7 +64,7 @@ def compile_update(update: Callable, options: Options, donate: tuple[str, ...]) 
 
 
 def collect(  # noqa: PLR0913  each part of a rollout is given by itself
-    algorithm: Actor,
+    algorithm: Valuing,
     env: HostEnv,
     policy: Tree,
     carry: HostCarry,
@@ -96,6 +75,7 @@ def collect(  # noqa: PLR0913  each part of a rollout is given by itself
     *,
     course: Course | None = None,
     watch: Watch | None = None,
+    valuation: Valuation | None = None,
 ) -> tuple[HostCarry, Rollout, EpisodeStats]:
     """Run `num_steps` steps in every environment; see `compiled.collect`, whose twin this is.
 
@@ -110,26 +90,32 @@ def collect(  # noqa: PLR0913  each part of a rollout is given by itself
     rows = np.zeros((num_steps, n, layout.width), np.float32)
     sheet, ended = Sheet(num_steps, carry.env, threshold, episodes_left), np.zeros(n, bool)
     seconds, compiled = {"seconds/act": 0.0, "seconds/environment": 0.0}, compile_clock().total
-    for t in range(num_steps):
-        if watch is not None:
-            watch.tell("collecting", t * n, num_steps * n)
-        began = time.perf_counter()
-        memory, packed = act(algorithm, policy, memory, obs, ended, noise, np.int32(t), "explore")
-        rows[t] = packed
-        action = layout.unpack([rows[t].copy()])[0]  # a copy: the environment may write into it
-        chosen = time.perf_counter()
-        _write(sheet.steps.obs, t, obs)
-        outcome = _restarted(env, obs) if env.needs_restart else env.step(action)
-        seconds["seconds/act"] += chosen - began
-        seconds["seconds/environment"] += time.perf_counter() - chosen
-        ended = sheet.add(t, outcome)
-        obs = outcome.obs
-        if sheet.is_full:
-            break
+    with branch_values(algorithm, env, policy, valuation, keys.branch, num_steps, bool(threshold)) as values:
+        for t in range(num_steps):
+            if watch is not None:
+                watch.tell("collecting", t * n, num_steps * n)
+            values.before(t, obs, memory, ended)
+            began = time.perf_counter()
+            memory, packed = act(algorithm, policy, memory, obs, ended, noise, np.int32(t), "explore")
+            rows[t] = packed
+            action = layout.unpack([rows[t].copy()])[0]  # a copy: the environment may write into it
+            chosen = time.perf_counter()
+            _write(sheet.steps.obs, t, obs)
+            outcome = _restarted(env, obs) if env.needs_restart else env.step(action)
+            seconds["seconds/act"] += chosen - began
+            seconds["seconds/environment"] += time.perf_counter() - chosen
+            values.after(t, memory, outcome)
+            ended = sheet.add(t, outcome)
+            obs = outcome.obs
+            if sheet.is_full:
+                break
+        values.before(t + 1, obs, memory, ended)
     seconds["seconds/act"] = max(seconds["seconds/act"] - (compile_clock().total - compiled), 0.0)
     if jax.tree.leaves(memory):
         memory = choose_rows(jnp.asarray(ended), algorithm.initial_memory(policy, n), memory)
-    steps, stats = sheet.finished(*layout.unpack([rows]))
+    action, extras = layout.unpack([rows])
+    steps, stats = sheet.finished(action, values.added_to(extras))
+    seconds |= values.seconds
     after = HostCarry(sheet.state(obs), memory)
     return (
         after,

@@ -11,7 +11,8 @@ from ludus.envs.base import HostEnv
 from ludus.envs.host.info_stats import episode_figures
 from ludus.rollout.acting import Actor, act, layout_of
 from ludus.rollout.episodes import Enough, Look, Played, Watched, episode_noise, sampling_key
-from ludus.rollout.host import added, seeds_from
+from ludus.rollout.host import added
+from ludus.rollout.host_carry import seeds_from
 from ludus.runtime.compilation import jit
 from ludus.types import Array, Left, LudusError, Match, Mode, Tree, split_mask
 

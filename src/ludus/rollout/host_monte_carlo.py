@@ -13,7 +13,7 @@ import numpy as np
 
 from ludus.envs.base import HostEnv
 from ludus.rollout.acting import Actor, act, layout_of
-from ludus.rollout.host import HostCarry, seeds_from
+from ludus.rollout.host_carry import HostCarry, seeds_from
 from ludus.rollout.monte_carlo import NEVER, FirstBranch, Origin, Valuing, keys_of, valued
 from ludus.runtime.packing import choose_rows
 from ludus.types import Array, Branching, LudusError, Mode, Transition, Tree
@@ -130,7 +130,7 @@ def _return_of(
     total, weight, terminated = np.zeros(count, np.float32), np.ones(count, np.float32), np.zeros(count, bool)
     for (obs, _, reward, is_terminal, _, next_obs, _, active), after in rows:
         if jax.tree.leaves(critic_memory):
-            seen = _valued(algorithm, policy, critic, (memory, critic_memory), obs)[0]
+            seen = compiled_valued(algorithm, policy, critic, (memory, critic_memory), obs)[0]
             critic_memory = choose_rows(active, seen, critic_memory)
         total += np.where(active, weight * reward, np.float32(0))
         weight = np.where(active, weight * np.float32(gamma), weight)
@@ -138,7 +138,7 @@ def _return_of(
         terminated, memory = terminated | (active & is_terminal), after
     if critic is None:
         return total
-    value = np.asarray(_valued(algorithm, policy, critic, (memory, critic_memory), shown)[1])
+    value = np.asarray(compiled_valued(algorithm, policy, critic, (memory, critic_memory), shown)[1])
     return total + np.where(terminated, np.float32(0), weight * value)
 
 
@@ -156,7 +156,8 @@ def _chosen(mask: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
     return np.where(mask.reshape(mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
 
 
-_valued = jax.jit(valued)
+compiled_valued = jax.jit(valued)
+"""`monte_carlo.valued` as a program of its own."""
 
 
 @partial(jax.jit, static_argnames=("count",))

@@ -40,6 +40,8 @@ class Origin(NamedTuple):
     memory: Tree = ()
     """The policy's."""
     critic_memory: Tree = ()
+    wanted: Array = None
+    """Where it is False no branches are played, and what comes back means nothing; None: they are from all states."""
 
 
 class FirstBranch(NamedTuple):
@@ -221,8 +223,10 @@ def tiled(origin: Origin, branches: int) -> BranchLanes:
     def tile(x: jax.Array) -> jax.Array:
         return jnp.broadcast_to(x, (branches, *x.shape)).reshape(-1, *x.shape[1:])
 
-    env, memory, critic_memory = jax.tree.map(tile, tuple(origin))
-    return BranchLanes(env, memory, critic_memory, jnp.ones(len(env.episode_length), bool))
+    env, memory, critic_memory, wanted = jax.tree.map(tile, tuple(origin))
+    return BranchLanes(
+        env, memory, critic_memory, jnp.ones(len(env.episode_length), bool) if wanted is None else wanted
+    )
 
 
 def keys_of(key: jax.Array, t: Array, branches: int, count: int, first: FirstBranch) -> jax.Array:
@@ -248,6 +252,6 @@ def check_branching(env: JaxEnv, branching: Branching) -> None:
     """Refuse branches that might never end."""
     if branching.depth is None and env.max_episode_steps is None:
         raise LudusError(
-            f"algorithm.rollout_depth=null: {env.id} names no longest episode; give a number of steps, or "
+            f"algorithm.branch_depth=null: {env.id} names no longest episode; give a number of steps, or "
             "env_options.max_episode_steps"
         )

@@ -23,6 +23,7 @@ from ludus.types import (
     RolloutKeys,
     Transition,
     Tree,
+    Valuation,
     Watch,
 )
 
@@ -40,7 +41,7 @@ class Collect(Protocol):
 
     def __call__(  # noqa: PLR0913  each part of a rollout is given by itself
         self,
-        algorithm: Actor,
+        algorithm: Valuing,
         env: Any,
         policy: Tree,
         carry: Tree,
@@ -51,6 +52,7 @@ class Collect(Protocol):
         *,
         course: Course = ...,
         watch: Watch | None = None,
+        valuation: Valuation | None = None,
     ) -> tuple[Any, Rollout, EpisodeStats]:
         """Return the carry after it, the rollout, and what its episodes came to."""
         ...

@@ -7,7 +7,7 @@ import numpy as np
 
 from ludus.runtime.packing import PackedLayout
 from ludus.spaces import Space, allows_any, flatten, leaves, mask_size, unflatten
-from ludus.types import Array, LudusError, Masked, Rollout, Spec, Transition, Tree, split_mask
+from ludus.types import Array, Branching, LudusError, Masked, Rollout, Spec, Transition, Tree, split_mask
 
 NUMBERS = "bfui"
 """The kinds of NumPy types that hold numbers."""
@@ -139,3 +139,12 @@ def as_space(name: str, space: object) -> Space:
 def _write(room: Tree, t: int, rows: Tree) -> None:
     for array, leaf in zip(jax.tree.leaves(room), jax.tree.leaves(rows), strict=True):
         array[t] = leaf
+
+
+def check_branching(branching: Branching | None) -> None:
+    """Refuse branches: nobody here can bring a world back to where it was."""
+    if branching is not None:
+        raise LudusError(
+            "algorithm.advantages=monte_carlo: branches begin in states of an environment that can be copied, and an "
+            "Agent has none; use ludus.Trainer, or algorithm.advantages=gae"
+        )

@@ -132,6 +132,7 @@ TIMES = (
         "runtime",
     ),
     Metric("seconds/act", "time it took to choose their actions", "acting", "seconds", "runtime"),
+    Metric("seconds/branches", "time that Monte-Carlo rollouts from its states took", "branches", "seconds", "runtime"),
     Metric(
         "seconds/update",
         "the rest of the iteration: the update, and moving the rollout to the device",

@@ -27,7 +27,7 @@ from ludus.algorithms.hyperparameters import as_arrays, at, register
 from ludus.algorithms.policy import Policy, load_policy, save_policy
 from ludus.algorithms.policy_file import Learned
 from ludus.rollout.acting import act, draw_noise, layout_of
-from ludus.rollout.user_loop import Chosen, Record, Shown, as_space
+from ludus.rollout.user_loop import Chosen, Record, Shown, as_space, check_branching
 from ludus.runtime.compilation import compiler_options, default_device, enable_compilation_cache, jit
 from ludus.runtime.packing import PackedLayout, choose_rows
 from ludus.runtime.rng import folded, stream
@@ -73,6 +73,7 @@ class Agent:
         spaces = as_space("observation space", observation_space), as_space("action space", action_space)
         self.spec = Spec(*spaces, num_envs=int(num_envs))
         algorithm.validate(self.spec)
+        check_branching(algorithm.branching())
         self._shown = Shown(self.spec)
         self.device = default_device()
         enable_compilation_cache()

@@ -22,7 +22,7 @@ from ludus.training import cohorts
 from ludus.training import curriculum as curricula
 from ludus.training.cohorts import Cohorts
 from ludus.training.curriculum import Curriculum
-from ludus.types import Array, Counted, Course, EpisodeStats, LudusError, Rollout, Tree, Watch
+from ludus.types import Array, Counted, Course, EpisodeStats, LudusError, Rollout, Tree, Valuation, Watch
 
 
 class Plan(NamedTuple):
@@ -118,14 +118,24 @@ def course(context: Context, state: TrainState) -> Course:
     return Course(curricula.values(context.curriculum, state.curriculum, progress), context.scenarios)
 
 
+def valuation_of(algorithm: Algorithm, state: TrainState) -> Valuation | None:
+    """Return how the states of the next rollout are to be valued by branches; None if they are not."""
+    branching = algorithm.branching()
+    if branching is None:
+        return None
+    memory = algorithm.critic_memory(state.learner, state.carry.memory)
+    return Valuation(branching, algorithm.critic(state.learner), memory)
+
+
 def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
     """Collect, then update: the whole of training, written once for both kinds of environment."""
     keys = folded(context.keys, state.iteration)
     algorithm, policy = _scheduled(context, state.counters), context.algorithm.policy(state.learner)
     left, drawn_by = episodes_left(plan.counts_episodes, context, state), course(context, state)
+    valuation = valuation_of(algorithm, state)
     carry, rollout, stats = runner(plan.env).collect(
         algorithm, plan.env, policy, state.carry, keys["rollout"], plan.num_steps, plan.threshold, left,
-        course=drawn_by, watch=plan.watch,
+        course=drawn_by, watch=plan.watch, valuation=valuation,
     )  # fmt: skip
     update = runner(plan.env).compile_update(learn, plan.options, ("learner",))
     # On the host, names in `info` come and go: they may not be part of what is compiled.

@@ -38,6 +38,8 @@ class Loop:
         self.spec = Spec(env.observation_space, env.action_space, env.num_envs)
         algorithm.validate(self.spec)
         self.runner, self.arrays = runner(env), as_arrays(algorithm)
+        if (branching := algorithm.branching()) is not None:
+            self.runner.check_branching(env, branching)
         self.supply, self.curriculum = env.supply(settings.seed), curricula.curriculum_of(settings.curriculum)
         self.num_steps, self.threshold = _extent(algorithm, env, settings.collect)
         """The room that a rollout has in each environment; and, if it holds whole episodes, how many steps of them."""
