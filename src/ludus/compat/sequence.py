@@ -9,7 +9,7 @@ Behind it are `ludus.Trainer` with `ludus.PPO`, and a task of `ludus.envs.sequen
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from ludus.envs.sequence.vector_toy import vector_toy
 from ludus.networks.actor_critic import ActorCritic, MemoryActorCritic
 from ludus.networks.builders import NetworkBuilder, Transformer
 from ludus.networks.judges import RewardModel, judge_of
-from ludus.networks.network import Leaves, Network
+from ludus.networks.network import Leaves
 from ludus.networks.sequence_networks import (
     SequenceNetwork,
     TransformerPolicyNetwork,
@@ -34,6 +34,8 @@ from ludus.networks.sequence_networks import (
     TransformerValueNetwork,
 )
 from ludus.networks.window import WindowMemory
+from ludus.runtime.compilation import default_device
+from ludus.runtime.files import IDENTITY
 from ludus.spaces import Box, Discrete
 from ludus.training.settings import Settings
 from ludus.training.trainer import Trainer
@@ -55,9 +57,15 @@ FIGURES = {
 
 
 class TrainingHistory(list[dict[str, float]]):
-    """A dict of figures for each iteration; the trainer behind them has algorithm, learner and record."""
+    """A dict of figures for each iteration of a call; the trainer behind them has algorithm, learner and record."""
 
     trainer: Trainer
+
+    def hear(self, metrics: dict[str, Any]) -> None:
+        """Take in an iteration."""
+        row = metrics["step_metrics"]
+        figures = {name: row[ours] for ours, name in FIGURES.items() if ours in row}
+        self.append({"iteration": row["iteration"], "episodes": row["episodes"], **figures})
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ class TwoTransformers:
         return module
 
 
-def train(  # noqa: PLR0913  the arguments of the document, and what it left out
+def train(
     policy_net: TransformerPolicyNetwork,
     value_net: TransformerValueNetwork,
     reward_model: RewardModel | None,
@@ -89,7 +97,7 @@ def train(  # noqa: PLR0913  the arguments of the document, and what it left out
     policy_lr: float = 1e-4,
     value_lr: float = 1e-3,
     *,
-    task: Environment | str | None = None,
+    task: Environment | None = None,
     seed: int = 0,
     episode_length: int | None = None,
     branches: int = 0,
@@ -114,8 +122,8 @@ def train(  # noqa: PLR0913  the arguments of the document, and what it left out
         clip_epsilon: how far the probability ratio may move from 1.
         policy_lr: step size of the policy's Adam.
         value_lr: step size of the value network's.
-        task: a `ludus.envs.sequence.task.SequenceTask`, another environment in JAX or the id of one whose observation
-            is a vector; None: `VectorToy-v1` in the networks' sizes.
+        task: a `ludus.envs.sequence.task.SequenceTask`, or another `ludus.Environment` that shows a vector; None: that
+            of `VectorToy-v1` in the networks' sizes.
         seed: what all randomness comes from, but for the networks' own beginning.
         episode_length: steps of an episode; None: as the task says.
         branches: Monte-Carlo branches that value each state.
@@ -125,14 +133,18 @@ def train(  # noqa: PLR0913  the arguments of the document, and what it left out
         target_kl: end an update's epochs once the policy has moved 1.5 times as far; None: never.
         run_dir: a folder makes it a run that can be reported; called again with it, training goes on where it was.
     """
-    _check(policy_net, value_net)
-    env = _environment(policy_net, reward_model, task, episodes_per_iteration, sequence_length, episode_length)
-    longest = _longest(env)
+    _check_networks(policy_net, value_net)
+    played = _task(policy_net, task, episode_length)
+    longest = _longest(played, episode_length)
+    if reward_model is not None:
+        judge = judge_of(reward_model, sequence_length, policy_net.input_dim, longest)
+        played = JudgedTask(played, judge)
+    env = make_env(played, episodes_per_iteration, max_episode_steps=longest)
     ppo = PPO(
         learning_rate=policy_lr,
         critic_learning_rate=value_lr,
         gamma=gamma,
-        gae_lambda=1.0,
+        gae_lambda=1.0,  # targets are discounted returns
         clip_epsilon=clip_epsilon,
         entropy_coef=entropy_coef,
         max_grad_norm=max_grad_norm,
@@ -145,20 +157,22 @@ def train(  # noqa: PLR0913  the arguments of the document, and what it left out
         segment_length=longest,
         epochs_per_update=epochs_per_update,
         network=_network(policy_net, value_net, sequence_length, longest),
+        advantages="monte_carlo" if branches else "gae",
+        branches=max(1, branches),
+        branch_depth=max_depth if branches else None,
     )
     history = TrainingHistory()
     with _on(policy_net.device):
-        trainer = _trainer(ppo, env, seed, run_dir)
-        history.trainer = trainer
-        if trainer.record.iterations == 0:
-            start = trainer.learner
-            trainer.learner = replace(start, parameters=_parameters(start, policy_net, value_net))
-        trainer.train(max_episodes=num_iterations * episodes_per_iteration, callback=_noting(history))
+        history.trainer = trainer = _trainer(ppo, env, seed, run_dir)
+        if not trainer.record.iterations:
+            fresh = trainer.learner
+            trainer.learner = replace(fresh, parameters=_parameters(fresh, policy_net, value_net))
+        trainer.train(max_episodes=num_iterations * episodes_per_iteration, callback=history.hear)
         _give_back(trainer.learner, policy_net, value_net)
     return history
 
 
-def _check(policy_net: object, value_net: object) -> None:
+def _check_networks(policy_net: object, value_net: object) -> None:
     """Refuse networks that cannot be trained together."""
     for name, net in (("policy_net", policy_net), ("value_net", value_net)):
         if not isinstance(net, SequenceNetwork):
@@ -166,36 +180,101 @@ def _check(policy_net: object, value_net: object) -> None:
             raise LudusError(f"{name}={type(net).__name__}: must be a {kind}")
     assert isinstance(policy_net, SequenceNetwork) and isinstance(value_net, SequenceNetwork)
     if value_net.outputs != 1:
-        raise LudusError(f"value_net: must have one output, a TransformerValueNetwork has; it has {value_net.outputs}")
+        raise LudusError(f"value_net: must have one output, as a TransformerValueNetwork has; got {value_net.outputs}")
     if value_net.input_dim != policy_net.input_dim:
         raise LudusError(
-            f"value_net: takes states of length {value_net.input_dim}, policy_net of length {policy_net.input_dim}; "
-            "both must be the task's"
+            f"value_net: takes states of length {value_net.input_dim}, but policy_net of length {policy_net.input_dim}"
         )
 
 
-def _environment(
-    policy_net: TransformerPolicyNetwork,
-    reward_model: RewardModel | None,
-    task: Environment | str | None,
-    episodes: int,
-    sequence_length: int,
-    episode_length: int | None,
-) -> JaxEnv:
-    """Return copies of the task, one for each episode of an iteration, judged by the reward model."""
-    sizes = policy_net.input_dim, policy_net.outputs
-    env = make_env(vector_toy(*sizes) if task is None else task, episodes)
-    if not isinstance(env, JaxEnv)
-    return env
+def _task(policy_net: SequenceNetwork, task: Environment | None, episode_length: int | None) -> Environment:
+    """Return the task, whose states must be what the policy takes."""
+    inputs, actions = policy_net.input_dim, policy_net.outputs
+    task = vector_toy(inputs, actions) if task is None else task
+    if not isinstance(task, Environment):
+        raise LudusError(f"task={task!r}: must be a SequenceTask or another ludus.Environment")
+    if isinstance(task, SequenceTask) and episode_length is not None:
+        task = replace(task, horizon=episode_length)
+    space, choice = task.observation_space, task.action_space
+    if not (isinstance(space, Box) and space.shape == (inputs,)):
+        raise LudusError(f"task: shows {space}; policy_net takes vectors of length {inputs}")
+    if not (isinstance(choice, Discrete) and choice.n == actions):
+        raise LudusError(f"task: its actions are {choice}; policy_net chooses among {actions}")
+    return task
+
+
+def _longest(task: Environment, episode_length: int | None) -> int:
+    """Return how many steps an episode has at most."""
+    own = task.horizon if isinstance(task, SequenceTask) else task.max_episode_steps
+    longest = own if episode_length is None else episode_length
+    if longest is None:
+        raise LudusError("episode_length=None: the task's episodes may go on for ever; give a number of steps")
+    return longest
 
 
 def _network(
-    policy_net: TransformerPolicyNetwork, value_net: TransformerValueNetwork, sequence_length: int, longest: int
+    policy_net: SequenceNetwork, value_net: SequenceNetwork, sequence_length: int, longest: int
 ) -> NetworkBuilder:
     """Return the builder of an actor-critic that the networks fit into."""
-    for net in (policy_net, value_net):
-        net.seeing(sequence_length)
-    # The successor of the last state is looked at too.
+    # Where the window holds all that is seen of an episode, its end included, the sliding one is as good.
     is_strict = longest >= sequence_length
-    policy, value = (replace(net.sizes, strict_window=is_strict) for net in (policy_net, value_net))
+    policy, value = (
+        replace(net.seeing(sequence_length).sizes, strict_window=is_strict) for net in (policy_net, value_net)
+    )
     return policy if policy == value else TwoTransformers(policy, value)
+
+
+def _trainer(ppo: PPO, env: AnyEnv, seed: int, run_dir: str | Path | None) -> Trainer:
+    """Return the trainer of a new run, or of the one that the folder holds."""
+    if run_dir is not None and (Path(run_dir) / IDENTITY).exists():
+        return Trainer.resume(run_dir, algorithm=ppo, env=env)
+    settings = Settings(
+        seed=seed,
+        collect="episodes",
+        eval_frequency=0,
+        eval_episodes_final=0 if run_dir is None else 100,
+        log_frequency=1,
+        loguru=True,
+        verbose=False,
+    )
+    return Trainer(ppo, env, settings, run_dir=run_dir)
+
+
+def _parts(module: ActorCritic, policy_net: SequenceNetwork, value_net: SequenceNetwork) -> list[tuple[Any, Any]]:
+    """Return the layers of an actor-critic beside those of the networks."""
+    assert isinstance(module, MemoryActorCritic)
+    units = module.actor_memory, module.critic_memory
+    actor, critic = (unit.transformer if isinstance(unit, WindowMemory) else unit for unit in units)
+    return [
+        (actor, policy_net.memory),
+        (module.actor_head.layer, policy_net.head),
+        (critic, value_net.memory),
+        (module.critic_head, value_net.head),
+    ]
+
+
+def _parameters(learner: PPOState, policy_net: SequenceNetwork, value_net: SequenceNetwork) -> Leaves:
+    """Return the parameters of the networks in the core's order."""
+    module = learner.network.merge(learner.parameters)
+    for ours, theirs in _parts(module, policy_net, value_net):
+        nnx.update(ours, nnx.state(theirs, nnx.Param))
+    return learner.network.parameters_of(module)
+
+
+def _give_back(learner: PPOState, policy_net: SequenceNetwork, value_net: SequenceNetwork) -> None:
+    """Let the networks have what was learnt."""
+    module = learner.network.merge(learner.parameters)
+    for ours, theirs in _parts(module, policy_net, value_net):
+        nnx.update(theirs, nnx.state(ours, nnx.Param))
+
+
+@contextlib.contextmanager
+def _on(device: jax.Device) -> Generator[None]:
+    """Let programs of all threads run on a device."""
+    before = jax.config.values["jax_default_device"]
+    try:
+        if device != default_device():
+            jax.config.update("jax_default_device", device)
+        yield
+    finally:
+        jax.config.update("jax_default_device", before)

@@ -79,6 +79,10 @@ class Network:
         """Return the callable module for some parameters, inside or outside a trace."""
         return nnx.merge(self.graph, self.as_tree(parameters), self.rest)
 
+    def parameters_of(self, module: nnx.Module) -> Leaves:
+        """Return the parameters that a module of this structure holds; the inverse of `merge`."""
+        return tuple(jax.tree.leaves(nnx.split(module, nnx.Param, ...)[1]))
+
     def as_tree(self, parameters: Leaves) -> Any:
         """Return the parameters as the tree that the module holds."""
         return jax.tree.unflatten(self.treedef, parameters)
