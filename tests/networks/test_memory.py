@@ -9,6 +9,7 @@ import ludus
 from ludus.networks.memory import GRUMemory, TransformerMemory, rotated
 from ludus.networks.network import network_for
 from ludus.networks.recurrence import memory_of, span
+from ludus.networks.window import WindowMemory
 from ludus.spaces import Box, Discrete
 from ludus.types import Spec
 
@@ -28,6 +29,8 @@ UNITS = {
     "a window of one step": transformer(window=1),
     "a window longer than the span": transformer(window=40),
     "odd heads": transformer(dim=15, heads=5),
+    "a strict window": WindowMemory(transformer()),
+    "a strict window of one step": WindowMemory(transformer(window=1)),
 }
 
 
@@ -193,3 +196,24 @@ def test_sizes_that_cannot_be_are_refused_by_name(options, message):
         ludus.Transformer(**options)
     with pytest.raises(ludus.LudusError, match=r"algorithm.network.horizon=1: must be an integer of at least 2"):
         ludus.GRU(horizon=1)
+
+
+@pytest.mark.requirement("S0.11")
+def test_nothing_older_than_a_strict_window_counts_by_any_way():
+    """Of three layers of a sliding one it does: each hands on what it saw."""
+    (x, _, _), never = draw(), np.zeros((STEPS, ENVS), bool)
+    other = np.concatenate([x[:8] + 1.0, x[8:]])
+    for unit, is_strict in ((transformer(), False), (WindowMemory(transformer()), True)):
+        one, two = (unit.span(unit.initial(ENVS), rows, None, never, STEPS).features for rows in (x, other))
+        gap = np.abs(one - two).max(axis=(1, 2))
+        assert (gap[:13] > 1e-4).all(), "steps 8 to 12 see one of the first 8 in a window of 6"
+        assert (gap[13:] == 0).all() if is_strict else (gap[13:18] > 1e-6).all()
+
+
+def test_in_the_first_window_of_an_episode_strict_and_sliding_are_the_same():
+    (x, after, _), never = draw(), np.zeros((5, ENVS), bool)
+    one, two = (
+        u.span(u.initial(ENVS), x[:5], after[:5], never, 5) for u in (transformer(), WindowMemory(transformer()))
+    )
+    np.testing.assert_allclose(one.features, two.features, atol=1e-5)
+    np.testing.assert_allclose(one.next_features, two.next_features, atol=1e-5)

@@ -11,13 +11,16 @@ Behind it are `ludus.Trainer` with `ludus.PPO`, and a task of `ludus.envs.sequen
 import contextlib
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from ludus.algorithms.ppo import PPO, PPOState
+from ludus.algorithms.sequence_reward import fit_reward
 from ludus.envs.base import AnyEnv, Environment
 from ludus.envs.registry import make_env
 from ludus.envs.sequence.judged import TASK_REWARD, JudgedTask
@@ -25,8 +28,7 @@ from ludus.envs.sequence.task import SequenceTask
 from ludus.envs.sequence.vector_toy import vector_toy
 from ludus.networks.actor_critic import ActorCritic, MemoryActorCritic
 from ludus.networks.builders import NetworkBuilder, Transformer
-from ludus.networks.judges import RewardModel, judge_of
-from ludus.networks.network import Leaves
+from ludus.networks.judges import SequenceReward, judge_of
 from ludus.networks.sequence_networks import (
     SequenceNetwork,
     TransformerPolicyNetwork,
@@ -36,10 +38,11 @@ from ludus.networks.sequence_networks import (
 from ludus.networks.window import WindowMemory
 from ludus.runtime.compilation import default_device
 from ludus.runtime.files import IDENTITY
+from ludus.runtime.rng import stream
 from ludus.spaces import Box, Discrete
 from ludus.training.settings import Settings
 from ludus.training.trainer import Trainer
-from ludus.types import LudusError, Spec
+from ludus.types import LudusError, RolloutKeys, Spec
 
 __all__ = ["TransformerPolicyNetwork", "TransformerRewardModel", "TransformerValueNetwork", "train"]
 
@@ -54,6 +57,8 @@ FIGURES = {
     f"info/{TASK_REWARD}/mean": "task_reward",
 }
 """Figures of the journal, and their names in a history."""
+ROLLOUTS = 16
+"""Rollouts that a reward model is fitted to."""
 
 
 class TrainingHistory(list[dict[str, float]]):
@@ -87,7 +92,7 @@ class TwoTransformers:
 def train(
     policy_net: TransformerPolicyNetwork,
     value_net: TransformerValueNetwork,
-    reward_model: RewardModel | None,
+    reward_model: SequenceReward | None,
     num_iterations: int = 1000,
     episodes_per_iteration: int = 10,
     max_depth: int = 5,
@@ -100,8 +105,10 @@ def train(
     task: Environment | None = None,
     seed: int = 0,
     episode_length: int | None = None,
-    branches: int = 0,
+    branches: int = 5,
+    train_reward_model: bool = False,
     epochs_per_update: int = 4,
+    minibatches: int = 1,
     entropy_coef: float = 0.01,
     max_grad_norm: float = 0.5,
     target_kl: float | None = None,
@@ -116,7 +123,7 @@ def train(
             and padding to rewards `(B, 1)`, or None for the task's own. It stays as it is.
         num_iterations: iterations, each of one collection and one update.
         episodes_per_iteration: whole episodes in each iteration, played side by side.
-        max_depth: steps of each Monte-Carlo branch, if there are any.
+        max_depth: steps of each Monte-Carlo branch; from there on the value network judges.
         sequence_length: states that policy, value and reward depend on; the networks keep it.
         gamma: discount factor.
         clip_epsilon: how far the probability ratio may move from 1.
@@ -126,20 +133,30 @@ def train(
             of `VectorToy-v1` in the networks' sizes.
         seed: what all randomness comes from, but for the networks' own beginning.
         episode_length: steps of an episode; None: as the task says.
-        branches: Monte-Carlo branches that value each state.
-        epochs_per_update: passes over an iteration's episodes, in minibatches of half of them.
+        branches: Monte-Carlo branches that are played from every state to estimate advantages; 0: none, advantages are
+            discounted returns less the value.
+        train_reward_model: fit the reward model first, in place, to the task's own rewards in episodes of the policy
+            as it is given; while policy and value network learn, it stays as it is.
+        epochs_per_update: passes over an iteration's episodes.
+        minibatches: parts that each pass is cut into, of whole episodes.
         entropy_coef: weight of the entropy bonus.
         max_grad_norm: each network's gradient is scaled down to this norm.
         target_kl: end an update's epochs once the policy has moved 1.5 times as far; None: never.
         run_dir: a folder makes it a run that can be reported; called again with it, training goes on where it was.
     """
     _check_networks(policy_net, value_net)
+    counts = {"num_iterations": num_iterations, "episodes_per_iteration": episodes_per_iteration}
+    _check_counts(1, **counts, max_depth=max_depth, sequence_length=sequence_length, minibatches=minibatches)
+    _check_counts(0, branches=branches)
+    if minibatches > episodes_per_iteration:
+        raise LudusError(
+            f"minibatches={minibatches}: must be at most episodes_per_iteration={episodes_per_iteration}, since each "
+            "has whole episodes"
+        )
+    if train_reward_model and not isinstance(reward_model, SequenceNetwork):
+        raise LudusError("train_reward_model=True: needs a TransformerRewardModel; no other has parameters to fit")
     played = _task(policy_net, task, episode_length)
     longest = _longest(played, episode_length)
-    if reward_model is not None:
-        judge = judge_of(reward_model, sequence_length, policy_net.input_dim, longest)
-        played = JudgedTask(played, judge)
-    env = make_env(played, episodes_per_iteration, max_episode_steps=longest)
     ppo = PPO(
         learning_rate=policy_lr,
         critic_learning_rate=value_lr,
@@ -153,7 +170,7 @@ def train(
         normalize_returns=False,
         anneal_learning_rate=False,
         batch_size=episodes_per_iteration * longest,
-        minibatch_size=-(-episodes_per_iteration // 2) * longest,
+        minibatch_size=-(-episodes_per_iteration // minibatches) * longest,
         segment_length=longest,
         epochs_per_update=epochs_per_update,
         network=_network(policy_net, value_net, sequence_length, longest),
@@ -161,15 +178,38 @@ def train(
         branches=max(1, branches),
         branch_depth=max_depth if branches else None,
     )
+    env = make_env(played, episodes_per_iteration, max_episode_steps=longest)
     history = TrainingHistory()
     with _on(policy_net.device):
+        if train_reward_model:
+            _fit(
+                reward_model,
+                _begun(
+                    Trainer(ppo, env, Settings(seed=seed, collect="episodes", verbose=False)), policy_net, value_net
+                ),
+            )
+        if reward_model is not None:
+            judge = judge_of(reward_model, sequence_length, policy_net.input_dim, longest)
+            env = make_env(JudgedTask(played, judge), episodes_per_iteration, max_episode_steps=longest)
         history.trainer = trainer = _trainer(ppo, env, seed, run_dir)
         if not trainer.record.iterations:
-            fresh = trainer.learner
-            trainer.learner = replace(fresh, parameters=_parameters(fresh, policy_net, value_net))
+            _begun(trainer, policy_net, value_net)
         trainer.train(max_episodes=num_iterations * episodes_per_iteration, callback=history.hear)
         _give_back(trainer.learner, policy_net, value_net)
     return history
+
+
+def _fit(reward_model: SequenceReward | None, trainer: Trainer) -> None:
+    """Fit the reward model to what the task gives in episodes of the policy."""
+    assert isinstance(reward_model, SequenceNetwork)
+    collect = partial(trainer.loop.runner.collect, env=trainer.env, num_steps=trainer.loop.num_steps, threshold=1)
+    collect, seed = trainer.loop.runner.whole(collect), trainer.settings.seed
+    policy, carry, rows = trainer.algorithm.policy(trainer.state.learner), trainer.state.carry, []
+    for number in range(ROLLOUTS):
+        keys = RolloutKeys(*(stream(seed, f"reward {number} {name}") for name in RolloutKeys._fields))
+        rows.append(collect(algorithm=trainer.loop.arrays, policy=policy, carry=carry, keys=keys)[1].steps)
+    steps = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *rows)
+    fit_reward(reward_model, steps, stream(seed, "reward"))
 
 
 def _check_networks(policy_net: object, value_net: object) -> None:
@@ -185,6 +225,12 @@ def _check_networks(policy_net: object, value_net: object) -> None:
         raise LudusError(
             f"value_net: takes states of length {value_net.input_dim}, but policy_net of length {policy_net.input_dim}"
         )
+
+
+def _check_counts(least: int, **counts: object) -> None:
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise LudusError(f"{name}={value}: must be an integer of at least {least}")
 
 
 def _task(policy_net: SequenceNetwork, task: Environment | None, episode_length: int | None) -> Environment:
@@ -253,12 +299,14 @@ def _parts(module: ActorCritic, policy_net: SequenceNetwork, value_net: Sequence
     ]
 
 
-def _parameters(learner: PPOState, policy_net: SequenceNetwork, value_net: SequenceNetwork) -> Leaves:
-    """Return the parameters of the networks in the core's order."""
+def _begun(trainer: Trainer, policy_net: SequenceNetwork, value_net: SequenceNetwork) -> Trainer:
+    """Let a trainer begin with what the networks hold."""
+    learner = trainer.loop.fresh_learner()
     module = learner.network.merge(learner.parameters)
     for ours, theirs in _parts(module, policy_net, value_net):
         nnx.update(ours, nnx.state(theirs, nnx.Param))
-    return learner.network.parameters_of(module)
+    trainer.learner = replace(learner, parameters=learner.network.parameters_of(module))
+    return trainer
 
 
 def _give_back(learner: PPOState, policy_net: SequenceNetwork, value_net: SequenceNetwork) -> None:

@@ -15,7 +15,7 @@ from ludus.networks.sequence_networks import SequenceNetwork
 from ludus.networks.window import RecentSteps, WindowMemory
 from ludus.types import LudusError, Tree
 
-RewardModel = SequenceNetwork | Callable[[jax.Array, jax.Array], jax.Array]
+SequenceReward = SequenceNetwork | Callable[[jax.Array, jax.Array], jax.Array]
 """A transformer, or any function of sequences `[T, B, input_dim]` and their padding `[T, B]` to rewards `[B, 1]`."""
 
 
@@ -56,7 +56,9 @@ class WindowJudge:
         return RecentSteps(rows, count), jnp.asarray(self.model(rows[:, None], padding[:, None]))[0, 0]
 
 
-def judge_of(model: RewardModel, sequence_length: int, input_dim: int, longest: int) -> TransformerJudge | WindowJudge:
+def judge_of(
+    model: SequenceReward, sequence_length: int, input_dim: int, longest: int
+) -> TransformerJudge | WindowJudge:
     """Return a reward model, as it is now, as a judge of episodes of `longest` steps at most."""
     if isinstance(model, SequenceNetwork):
         if (model.input_dim, model.outputs) != (input_dim, 1):

@@ -25,7 +25,7 @@ class Judge(Protocol):
         ...
 
 
-class Judged(NamedTuple):
+class JudgedState(NamedTuple):
     """The state of an episode and the memory of its judge."""
 
     state: State
@@ -44,19 +44,19 @@ class JudgedTask(Environment):
         for name in ("observation_space", "action_space", "max_episode_steps"):
             object.__setattr__(self, name, getattr(self.task, name))
 
-    def reset(self, key: jax.Array) -> tuple[Judged, Observation]:
+    def reset(self, key: jax.Array) -> tuple[JudgedState, Observation]:
         """Start an episode; the judge sees where."""
         state, obs = self.task.reset(key)
-        return Judged(state, self.judged_by.judge(self.judged_by.start(), obs)[0]), obs
+        return JudgedState(state, self.judged_by.judge(self.judged_by.start(), obs)[0]), obs
 
-    def step(self, state: Judged, action: Action, key: jax.Array) -> tuple[Judged, Step]:
+    def step(self, state: JudgedState, action: Action, key: jax.Array) -> tuple[JudgedState, Step]:
         """Take an action, and let the judge say what it earns."""
         inner, step = self.task.step(state.state, action, key)
         memory, reward = self.judged_by.judge(state.memory, step.obs)
         info = step.info if isinstance(step.info, dict) else {}
         info = {**info, TASK_REWARD: jnp.asarray(step.reward, jnp.float32)}
-        return Judged(inner, memory), step._replace(reward=reward, info=info)
+        return JudgedState(inner, memory), step._replace(reward=reward, info=info)
 
-    def action_mask(self, state: Judged) -> jax.Array | None:
+    def action_mask(self, state: JudgedState) -> jax.Array | None:
         """Return the task's own."""
         return self.task.action_mask(state.state)
