@@ -6,7 +6,7 @@ of a run has: most environments play their running episodes again.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -16,7 +16,9 @@ from ludus.rollout.acting import Actor, act, layout_of
 from ludus.rollout.host_carry import HostCarry, seeds_from
 from ludus.rollout.monte_carlo import NEVER, FirstBranch, Origin, Valuing, keys_of, valued
 from ludus.runtime.packing import choose_rows
-from ludus.types import Array, Branching, LudusError, Mode, Transition, Tree
+from ludus.runtime.rng import stream
+from ludus.spaces import Box, Leaf, integer_bounds, map_leaves
+from ludus.types import Array, Branching, LudusError, Mode, Transition, Tree, split_mask
 
 
 class HostPoint(NamedTuple):
@@ -167,6 +169,24 @@ def _noise(algorithm: Actor, policy: Tree, key: jax.Array, t: Array, count: int,
     return jax.tree.map(lambda x: x[None], jax.vmap(lambda key: algorithm.noise(policy, key, ()))(keys))
 
 
+TRIAL_STEPS = 3
+
+
 def check_branching(env: HostEnv, branching: Branching) -> None:
-    """Refuse environments that have no twin; their episodes end by themselves, or nobody knows whether they do."""
-    env.twin().close()
+    """Refuse environments that have no twin, and those that do not come back to where they were in a short trial."""
+    twin = env.twin()
+    try:
+        seeds = seeds_from(stream(0, "cloning"), twin.num_envs)
+        obs = jax.tree.map(np.array, twin.reset(seeds))
+        action = map_leaves(lambda leaf: np.broadcast_to(_some(leaf), (twin.num_envs, *leaf.shape)), env.action_space)
+        for _ in range(0 if split_mask(obs)[1] is not None else TRIAL_STEPS):  # with masks it may be forbidden
+            obs = jax.tree.map(np.array, twin.step(jax.tree.map(np.copy, action)).obs)
+        _check_same(twin, twin.branch_off(twin.snapshot(), seeds), obs)
+    finally:
+        twin.close()
+
+
+def _some(leaf: Leaf) -> np.ndarray:
+    """Return an action that a space has: the one nearest to 0."""
+    low, high = leaf.bounds if isinstance(leaf, Box) else cast(tuple, integer_bounds(leaf))
+    return np.clip(0, low, high).astype(leaf.dtype)
