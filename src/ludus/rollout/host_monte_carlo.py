@@ -81,18 +81,19 @@ def returns(  # noqa: PLR0913  each part of a rollout is given by itself
     *,
     mode: Mode = "sample",
     first: FirstBranch = FirstBranch(),  # noqa: B008
+    begin_with: Tree = None,
 ) -> np.ndarray:
     """Return the discounted return of each branch `[branches, N]`; `env` is a `twin`, which may be used again."""
     depth = NEVER if branching.depth is None else branching.depth
     made = []
     for branch in range(branching.branches):
         numbers = FirstBranch(int(first.branch) + branch, first.state)
-        rows = _played(algorithm, env, policy, origin, key, depth, mode, numbers)
+        rows = _played(algorithm, env, policy, origin, key, depth, mode, numbers, begin_with)
         made.append(_return_of(algorithm, policy, critic, origin, rows, float(branching.gamma)))
     return np.stack(made)
 
 
-def _played(
+def _played(  # noqa: PLR0913, PLR0917  each part of a rollout is given by itself
     algorithm: Actor,
     twin: HostEnv,
     policy: Tree,
@@ -101,8 +102,9 @@ def _played(
     depth: int,
     mode: Mode,
     number: FirstBranch,
+    begin_with: Tree = None,
 ) -> Iterator[BranchStep]:
-    """Play one branch in every environment until all have ended."""
+    """Play one branch in every environment until all have ended; its first action may be given."""
     step_key, noise_key = jax.random.split(key)
     seeds = seeds_from(jax.random.fold_in(step_key, number.branch), twin.num_envs, int(number.state))
     obs, memory = twin.branch_off(origin.env.saved, seeds), origin.memory
@@ -114,6 +116,7 @@ def _played(
         layout = layout or layout_of(algorithm, policy, memory, obs, noise, mode)
         after, packed = act(algorithm, policy, memory, obs, None, noise, np.int32(0), mode)
         action, extras = layout.unpack([np.array(packed)])
+        action = begin_with if t == 0 and begin_with is not None else action
         outcome = twin.step(jax.tree.map(np.copy, action))
         memory = choose_rows(active, after, memory) if jax.tree.leaves(memory) else memory
         told = jax.tree.map(np.array, (outcome.reward, outcome.terminated, outcome.truncated, outcome.next_obs))

@@ -61,7 +61,7 @@ class Collect(Protocol):
 class Play(Protocol):
     """Plays the episodes of an evaluation on separate environments."""
 
-    def __call__(self, algorithm: Actor, env: Any, policy: Tree, key: jax.Array, match: Match) -> Played:
+    def __call__(self, algorithm: Valuing, env: Any, policy: Tree, key: jax.Array, match: Match) -> Played:
         """Return what they came to."""
         ...
 
@@ -111,6 +111,7 @@ class BranchReturns(Protocol):
         *,
         mode: Mode = "sample",
         first: FirstBranch = ...,
+        begin_with: Tree = None,
     ) -> Any:
         """Return their discounted returns `[branches, N]`."""
         ...
