@@ -109,6 +109,18 @@ MAX_EPISODE_STEPS = 30_000
 """An episode that never ends by itself is cut here, so that an evaluation always ends; Atari's own limit is 27,000."""
 
 
+class Lookahead(NamedTuple):
+    """Look-ahead at decision time: the policy plays rollouts from each action that is tried."""
+
+    count: int
+    """Rollouts from each of them; and so many are sampled, where they are too many to try all."""
+    depth: int
+    """Steps of each rollout, the action itself included."""
+    critic: Tree = None
+    """It values what comes after the last step; None: nothing does."""
+    gamma: Any = 1.0
+
+
 class Match(NamedTuple):
     """The terms on which episodes are played: how many, cut after how many steps, and how actions are chosen."""
 
@@ -118,6 +130,7 @@ class Match(NamedTuple):
     """The size of the compiled program: fewer episodes than lanes reuse it."""
     mode: Mode = "greedy"
     watch: Watch | None = None
+    lookahead: Lookahead | None = None
 
 
 class RolloutKeys(NamedTuple):

@@ -7,7 +7,12 @@ import numpy as np
 import oracles
 import pytest
 
-from ludus.algorithms.advantages import discounted_returns, generalized_advantages
+import ludus
+from ludus.algorithms.advantages import branch_advantages, discounted_returns, generalized_advantages
+from ludus.algorithms.hyperparameters import as_arrays
+from ludus.rollout import compiled
+from ludus.runtime.rng import stream
+from ludus.types import BRANCH_VALUE, NEXT_BRANCH_VALUE, LudusError, RolloutKeys, Spec, Transition
 
 NO, YES = np.zeros((3, 1), bool), np.array([[False], [False], [True]])
 
@@ -84,3 +89,52 @@ def test_running_returns_equal_the_sum_since_the_episode_began(gamma):
         ended = np.logical_or(*cases.episode_ends(rng, reward.shape))
         got = returns(reward, ended, start, gamma)
         np.testing.assert_allclose(got, oracles.discounted_returns(reward, ended, start, gamma), atol=1e-5)
+
+
+@pytest.mark.requirement("S0.14")
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
+def test_advantages_by_branches_equal_a_loop(gamma):
+    rng = np.random.default_rng(1)
+    reward, value, following = rng.normal(size=(3, 7, 4)).astype(np.float32)
+    terminated, truncated = rng.random((2, 7, 4)) < 0.3
+    extras = {BRANCH_VALUE: value, NEXT_BRANCH_VALUE: following}
+    got = branch_advantages(Transition((), (), reward, terminated, truncated, (), extras), gamma)
+    for t in range(7):
+        for i in range(4):
+            beyond = 0.0 if terminated[t, i] else float(following[t, i])
+            assert abs(got[t, i] - (float(reward[t, i]) + gamma * beyond - float(value[t, i]))) < 1e-5
+    with pytest.raises(LudusError, match="=monte_carlo: this rollout has no branches") as error:
+        branch_advantages(Transition((), (), reward, terminated, truncated, (), {}), gamma)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("S0.14")
+@pytest.mark.parametrize("normalize_rewards", [False, True])
+def test_ppo_learns_by_them_and_its_critic_by_the_rollouts_returns(normalize_rewards):
+    """Values that the critic itself might have said are generalised advantages with lambda 0: both updates are one."""
+    env = ludus.make_env("jax:CartPole-v1", num_envs=4)
+    options = {"batch_size": 64, "minibatch_size": 32, "network": ludus.MLP((8,)), "gae_lambda": 0.0}
+    options["normalize_rewards"] = normalize_rewards
+    plain, own = (as_arrays(ludus.PPO(**options, advantages=kind)) for kind in ("gae", "monte_carlo"))
+    state = plain.init(stream(0, "init"), Spec(env.observation_space, env.action_space, 4))
+    keys = RolloutKeys(*(stream(1, name) for name in RolloutKeys._fields))
+    policy, critic = plain.policy(state), plain.critic(state)
+    carry = compiled.start(plain, env, policy, keys.begin)
+    rollout = jax.jit(lambda carry: compiled.collect(plain, env, policy, carry, keys, 16)[1])(carry)
+    value, following = (
+        plain.value(critic, (), x.reshape(-1, 4))[1].reshape(16, 4) for x in (rollout.steps.obs, rollout.steps.next_obs)
+    )
+
+    def update(algorithm, shift):
+        extras = {BRANCH_VALUE: value + shift, NEXT_BRANCH_VALUE: following}
+        steps = rollout.steps._replace(extras=rollout.steps.extras | extras)
+        return jax.jit(lambda r: algorithm.update(state, r, stream(2, "update")).metrics)(rollout._replace(steps=steps))
+
+    expected, got = update(plain, 0.0), update(own, 0.0)
+    if not normalize_rewards:  # with it, generalised advantages are of scaled rewards
+        for name, metric in expected.items():
+            np.testing.assert_allclose(metric, got[name], rtol=1e-3, atol=1e-4, err_msg=name)
+    other = update(own, np.linspace(0, 5, 64).reshape(16, 4).astype(np.float32))
+    assert abs(other["policy_loss"] - got["policy_loss"]) > 1e-3
+    np.testing.assert_allclose(other["explained_variance"], expected["explained_variance"], rtol=1e-5)

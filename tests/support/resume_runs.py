@@ -23,7 +23,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ppo jax annealed": ("jax:Pendulum-v1", {}, {}),
     "ppo jax gru": ("jax:CartPole-v1", {}, {}),
     "sac jax": ("jax:Pendulum-v1", {}, {}),
+    "ppo jax gru branches": ("jax:CartPole-v1", {}, {}),
     "ppo gym": ("gym:CartPole-v1", {}, {}),
+    "ppo gym branches": ("gym:CartPole-v1", {}, {}),
     "ppo gym gru": ("gym:Acrobot-v1", {}, {}),
     "ppo gym episodes": ("gym:CartPole-v1", {}, {"collect": "episodes"}),
     "ppo gym workers": ("gym:CartPole-v1", {"num_workers": 2}, {}),
@@ -41,9 +43,11 @@ def algorithm(case: str) -> Any:
     """Return the algorithm of a case."""
     if case.startswith("sac"):
         return ludus.SAC(**SAC, network=ludus.MLP((16, 16), "relu"), normalize_observations="gym" in case)
+    branches = {"advantages": "monte_carlo", "branches": 2, "branch_depth": 2} if "branches" in case else {}
     network = ludus.GRU(memory_size=8) if "gru" in case else SMALL
     return ludus.PPO(
         **PPO,
+        **branches,
         network=network,
         anneal_learning_rate="annealed" in case,
         normalize_observations=True,

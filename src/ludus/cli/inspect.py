@@ -68,12 +68,25 @@ def report(words: list[str]) -> int:
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="default: RUN/report/index.html, or beside the runs"
     )
+    parser.add_argument(
+        "--branches", type=int, metavar="N", help="before, play N rollouts from states of an episode, to check values"
+    )
+    parser.add_argument("--checkpoint", metavar="C", help="with --branches: latest, best or a step (default: final)")
+    add_allow_code(parser)
     parser.add_argument("--no-images", action="store_true", help="write the page alone, no PNG files")
     given = parser.parse_args(words)
     from ludus.report.html.make import make_report
     from ludus.report.tables import shown
 
-    report = make_report(given.runs or [newest_run()], given.output)
+    runs = given.runs or [newest_run()]
+    if given.branches is not None:
+        from ludus.training.value_check import check_values
+
+        for run in runs:
+            print(check_values(run, given.checkpoint, branches=given.branches), flush=True)
+    elif given.checkpoint is not None:
+        raise LudusError(f"--checkpoint={given.checkpoint}: goes with --branches N, which are played by its policy")
+    report = make_report(runs, given.output)
     print(report.page, flush=True)
     for problem in report.left_out:
         print(f"ludus: {shown(problem)}", file=sys.stderr)

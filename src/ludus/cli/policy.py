@@ -12,6 +12,8 @@ from ludus.runtime import user_code
 from ludus.types import LudusError
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from ludus.algorithms.policy import Policy
     from ludus.training.evaluation import Evaluation
 
@@ -32,6 +34,10 @@ def evaluate(words: list[str]) -> int:
     parser.add_argument("--scenarios", metavar="FOLDER", help="play the evaluation scenarios of another set")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="decides how each begins (default: 0)")
     parser.add_argument("--stochastic", action="store_true", help="sample actions from the policy (default: greedy)")
+    parser.add_argument(
+        "--lookahead", type=int, metavar="N", help="before each step, play N rollouts from every action; take the best"
+    )
+    parser.add_argument("--lookahead-depth", type=int, metavar="D", help="steps of these rollouts (default: 10)")
     parser.add_argument("--env", metavar="ID", help="play elsewhere than where it was trained")
     parser.add_argument("--checkpoint", metavar="STEP", help="latest, best or a step, instead of the final policy")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -45,12 +51,29 @@ def evaluate(words: list[str]) -> int:
     if given.scenarios is not None:
         config = {**config, "env_options": {**(config.get("env_options") or {}), "scenarios": given.scenarios}}
     env = environment_in(config, "use ludus.evaluate in Python, or give --env")
+    more = _lookahead(given)
     with contextlib.closing(env):
-        evaluation = evaluated(policy, env, given.episodes, given.seed, deterministic=not given.stochastic)
+        evaluation = evaluated(policy, env, given.episodes, given.seed, deterministic=not given.stochastic, **more)
     if given.csv is not None:
         _write_episodes(given.csv, evaluation)
     print(json.dumps(strict(evaluation.summary())) if given.json else evaluation)
     return 0
+
+
+def _lookahead(given: "Namespace") -> dict[str, Any]:
+    """Return what `ludus.evaluate` is told of looking ahead; the critic is that of the policy's own moment."""
+    if given.lookahead is None:
+        if given.lookahead_depth is not None:
+            raise LudusError(f"--lookahead-depth={given.lookahead_depth}: goes with --lookahead N")
+        return {}
+    run, told = given.run or newest_run(), {"lookahead": given.lookahead}
+    if given.lookahead_depth is not None:
+        told["lookahead_depth"] = given.lookahead_depth
+    if str(run).startswith("models:"):
+        return told
+    from ludus.training.policy_choice import choose
+
+    return {**told, "critic": choose(run, given.checkpoint).critic}
 
 
 def record(words: list[str]) -> int:

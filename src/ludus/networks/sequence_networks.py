@@ -5,6 +5,7 @@ PPO and back. They are called with sequences `[T, B, input_dim]`, and answer for
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 import jax
@@ -61,9 +62,10 @@ class SequenceNetwork(nnx.Module):
         counts = jnp.full(rows.shape[1], len(rows))
         if padding is not None:
             rows, counts = _gathered(rows, jnp.asarray(padding, bool))
-        seen = rows[-self.sequence_length :]
-        features = latest_features(self.memory, seen, jnp.minimum(counts, len(seen)))
-        return self.head(features)
+        # As long as the window, whatever was given: sequences of all lengths share one program.
+        length = self.sequence_length
+        rows = jnp.pad(rows[-length:], ((max(0, length - len(rows)), 0), (0, 0), (0, 0)))
+        return _answer(*nnx.split(self), rows, jnp.minimum(counts, length))
 
     @property
     def device(self) -> jax.Device:
@@ -74,6 +76,13 @@ class SequenceNetwork(nnx.Module):
         """Move all parameters, in place, to "cpu", "cuda" (or "gpu"), "cuda:1", or a device of JAX."""
         nnx.update(self, jax.device_put(nnx.state(self), _device(device)))
         return self
+
+
+@partial(jax.jit, static_argnums=0)
+def _answer(graph: nnx.GraphDef[SequenceNetwork], state: nnx.State, rows: jax.Array, counts: jax.Array) -> jax.Array:
+    """Return what a network says of sequences that end in the last row and have so many states."""
+    net = nnx.merge(graph, state)
+    return net.head(latest_features(net.memory, rows, counts))
 
 
 class TransformerPolicyNetwork(SequenceNetwork):

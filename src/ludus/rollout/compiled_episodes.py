@@ -11,10 +11,12 @@ import numpy as np
 from ludus.envs.batch import BatchState, Draw, EpisodeSoFar, JaxEnv
 from ludus.rollout.acting import Actor
 from ludus.rollout.compiled import info_figures
-from ludus.rollout.episodes import Enough, Look, Played, Watched, episode_noise, sampling_key
+from ludus.rollout.episodes import Enough, Look, Played, Watched, episode_noise, lookahead_key, sampling_key
+from ludus.rollout.lookahead import ahead
+from ludus.rollout.monte_carlo import Origin, Valuing
 from ludus.runtime.compilation import compiler_options, jit, wait_for
 from ludus.runtime.rng import spread
-from ludus.types import Array, Left, Match, Mode, Tree, split_mask
+from ludus.types import Array, Left, Lookahead, Match, Mode, Tree, split_mask
 
 PIECE_STEPS, PIECE_SECONDS = 16, 0.2
 """Evaluations are played in pieces: the first has so many steps, the others take about so long."""
@@ -29,22 +31,43 @@ class Playing(NamedTuple):
     active: jax.Array
     """Which lanes count, and have not come to an end."""
     episode: EpisodeSoFar
+    critic_memory: Tree = ()
+    """Of a critic that looks ahead."""
 
 
 def _play_begin(
-    algorithm: Actor, env: JaxEnv, policy: Tree, key: jax.Array, episodes: jax.Array, lanes: int, scenarios: Tree
+    algorithm: Actor,
+    env: JaxEnv,
+    policy: Tree,
+    key: jax.Array,
+    episodes: jax.Array,
+    lanes: int,
+    scenarios: Tree,
+    critic: Tree = None,
 ) -> Playing:
     """Start an episode in each of `lanes` copies, of which the first `episodes` count."""
     state = env.remake(lanes).begin(spread(jax.random.split(key)[0], (lanes,)), scenarios)
     nothing = EpisodeSoFar(state.episode_return, state.episode_length, state.info, state.info)
     active = jnp.arange(lanes) < episodes
-    return Playing(jnp.int32(0), state, algorithm.initial_memory(policy, lanes), active, nothing)
+    judge = () if critic is None else algorithm.initial_memory(critic, lanes)
+    return Playing(jnp.int32(0), state, algorithm.initial_memory(policy, lanes), active, nothing, judge)
 
 
-def _play_on(
-    algorithm: Actor, env: JaxEnv, policy: Tree, key: jax.Array, playing: Playing, stop: jax.Array, mode: Mode
+def _play_on(  # noqa: PLR0913, PLR0917  each part of a rollout is given by itself
+    algorithm: Valuing,
+    env: JaxEnv,
+    policy: Tree,
+    key: jax.Array,
+    playing: Playing,
+    stop: jax.Array,
+    mode: Mode,
+    extent: tuple[int, int] | None = None,
+    judge: tuple[Tree, Array] = (None, 1.0),
 ) -> Playing:
-    """Go on up to step `stop`, or until all episodes have ended; no transition is kept."""
+    """Go on up to step `stop`, or until all episodes have ended; no transition is kept.
+
+    `extent` and `judge` are the halves of a `Lookahead`: what shapes the program, and what does not.
+    """
     lanes = len(playing.active)
     env, step_key, noise_key = env.remake(lanes), jax.random.split(key)[1], sampling_key(key)
 
@@ -52,20 +75,24 @@ def _play_on(
         return playing.active.any() & (playing.t < stop)
 
     def step(playing: Playing) -> Playing:
-        t, state, memory, active, episode = playing
+        t, state, memory, active, episode, judging = playing
+        origin = Origin(state, memory, judging)
         noise = None if mode == "greedy" else episode_noise(algorithm, policy, noise_key, t, lanes)
         memory, action, _ = algorithm.act(policy, memory, state.obs, noise, mode)
+        if extent is not None:
+            own = jax.random.fold_in(lookahead_key(key), t)
+            action, judging = ahead(algorithm, env, policy, Lookahead(*extent, *judge), origin, own)
         keys = spread(jax.random.fold_in(step_key, t), (lanes,))
         # An ended copy needs no fresh start: whatever it does from then on is not counted.
         state, outcome = env.step(state, action, Draw(keys, None))
         episode = jax.tree.map(partial(jnp.where, active), outcome.info, episode)
         active = active & ~(outcome.terminated | outcome.truncated)
-        return Playing(t + 1, state, memory, active, episode)
+        return Playing(t + 1, state, memory, active, episode, judging)
 
     return jax.lax.while_loop(running, step, playing)
 
 
-def play(algorithm: Actor, env: JaxEnv, policy: Tree, key: jax.Array, match: Match) -> Played:
+def play(algorithm: Valuing, env: JaxEnv, policy: Tree, key: jax.Array, match: Match) -> Played:
     """Play episodes side by side, one in each lane: returns, lengths, their info's means, and which were cut.
 
     They are played in pieces that take no longer than a blink, so that signals and time limits are heeded. Where time
@@ -73,13 +100,15 @@ def play(algorithm: Actor, env: JaxEnv, policy: Tree, key: jax.Array, match: Mat
     """
     count, lanes = match.episodes, max(match.lanes, match.episodes)
     begin = jit(_play_begin, compiler_options(0), static=("env", "lanes"))
-    go_on = jit(_play_on, compiler_options(0), static=("env", "mode"))
-    playing = begin(algorithm, env, policy, key, np.int32(count), lanes, env.held_out(0, lanes))
+    go_on = jit(_play_on, compiler_options(0), static=("env", "mode", "extent"))
+    looks = match.lookahead
+    judge, extent = (None, 1.0) if looks is None else looks[2:], None if looks is None else looks[:2]
+    playing = begin(algorithm, env, policy, key, np.int32(count), lanes, env.held_out(0, lanes), judge[0])
     active, t, steps = np.arange(lanes) < count, 0, PIECE_STEPS
     try:
         while t == 0 or (active.any() and t < match.max_steps):
             began, t = time.perf_counter(), min(t + steps, match.max_steps)
-            playing = go_on(algorithm, env, policy, key, playing, np.int32(t), match.mode)
+            playing = go_on(algorithm, env, policy, key, playing, np.int32(t), match.mode, extent, judge)
             wait_for(playing.active, match.watch, "evaluating", count - int(active.sum()), count)
             active = np.asarray(playing.active)
             pace = PIECE_SECONDS / (time.perf_counter() - began)

@@ -51,6 +51,11 @@ def sampling_key(key: jax.Array) -> jax.Array:
     return jax.random.fold_in(key, 2)
 
 
+def lookahead_key(key: jax.Array) -> jax.Array:
+    """Return the key of what an evaluation plays to look ahead."""
+    return jax.random.fold_in(key, 3)
+
+
 def episode_noise(algorithm: Actor, policy: Tree, key: jax.Array, t: Array, count: int, first: Array = 0) -> Tree:
     """Draw the noise `[count, ...]` of step `t` for the episodes from number `first` on."""
     keys = spread(jax.random.fold_in(key, t), (count,), first)

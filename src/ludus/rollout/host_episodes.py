@@ -10,9 +10,11 @@ import numpy as np
 from ludus.envs.base import HostEnv
 from ludus.envs.host.info_stats import episode_figures
 from ludus.rollout.acting import Actor, act, layout_of
-from ludus.rollout.episodes import Enough, Look, Played, Watched, episode_noise, sampling_key
+from ludus.rollout.episodes import Enough, Look, Played, Watched, episode_noise, lookahead_key, sampling_key
 from ludus.rollout.host import added
 from ludus.rollout.host_carry import seeds_from
+from ludus.rollout.host_lookahead import HostLookahead, looking_ahead
+from ludus.rollout.monte_carlo import Valuing
 from ludus.runtime.compilation import jit
 from ludus.types import Array, Left, LudusError, Match, Mode, Tree, split_mask
 
@@ -20,7 +22,7 @@ REPLAYS = 3
 """So often a batch of evaluation episodes is played again if one of them broke."""
 
 
-def play(algorithm: Actor, env: HostEnv, policy: Tree, key: jax.Array, match: Match) -> Played:
+def play(algorithm: Valuing, env: HostEnv, policy: Tree, key: jax.Array, match: Match) -> Played:
     """Play episodes on separate environments: returns, lengths, their info's means, and which were cut.
 
     Episode `i` depends on the key and `i` alone. Where time ends it, the batches that were whole by then are kept: in
@@ -33,6 +35,7 @@ def play(algorithm: Actor, env: HostEnv, policy: Tree, key: jax.Array, match: Ma
         return Played(returns, lengths, info, is_cut)
     n = min(episodes, env.num_envs)
     separate = env.remake(n)
+    ahead = looking_ahead(algorithm, separate, policy, match.lookahead, lookahead_key(key))
     try:
         for first in range(0, episodes, n):
             count = min(n, episodes - first)
@@ -45,7 +48,7 @@ def play(algorithm: Actor, env: HostEnv, policy: Tree, key: jax.Array, match: Ma
             )
             played = None
             for _ in range(REPLAYS + 1):
-                played = played or _play_batch(algorithm, separate, policy, seeds, active, match, first, noise)
+                played = played or _play_batch(algorithm, separate, policy, seeds, active, match, first, noise, ahead)
             if played is None:
                 raise LudusError(
                     f"{env.id}: an evaluation episode broke {REPLAYS + 1} times (episodes {first} to "
@@ -61,6 +64,8 @@ def play(algorithm: Actor, env: HostEnv, policy: Tree, key: jax.Array, match: Ma
         pass
     finally:
         separate.close()
+        if ahead is not None:
+            ahead.twin.close()
     kept = {name: values[:whole] for name, values in info.items()}
     return Played(returns[:whole], lengths[:whole], kept, is_cut[:whole])
 
@@ -71,8 +76,8 @@ def _episode_noise(algorithm: Actor, policy: Tree, key: jax.Array, first: Array,
     return jax.tree.map(lambda x: x[None], episode_noise(algorithm, policy, key, t, count, first))
 
 
-def _play_batch(
-    algorithm: Actor,
+def _play_batch(  # noqa: PLR0913, PLR0917  each part of a rollout is given by itself
+    algorithm: Valuing,
     env: HostEnv,
     policy: Tree,
     seeds: list[int],
@@ -80,6 +85,7 @@ def _play_batch(
     match: Match,
     first: int,
     noise: Callable[[int], Any] | None,
+    ahead: HostLookahead | None = None,
 ) -> Played | None:
     """Play one episode in each active lane; None if one of them broke. What its info did not give is NaN.
 
@@ -94,11 +100,15 @@ def _play_batch(
     memory, t = algorithm.initial_memory(policy, n), 0
     mode: Mode = "greedy" if noise is None else "sample"
     layout = layout_of(algorithm, policy, memory, obs, noise and noise(0), mode)
+    if ahead is not None:
+        ahead.begin(first)
     while active.any():
         if match.watch is not None:
             match.watch.tell("evaluating", first + n - int(active.sum()), match.episodes)
+        before = memory
         memory, packed = act(algorithm, policy, memory, obs, kept, noise and noise(t), np.int32(0), mode)
-        outcome = env.step(layout.unpack([np.array(packed)])[0])
+        action = layout.unpack([np.array(packed)])[0] if ahead is None else ahead.action(t, env, before, obs)
+        outcome = env.step(action)
         if outcome.broken is not None and (outcome.broken & active).any():
             return None
         returns, rest = added(returns, rest, np.where(active, outcome.reward, np.float32(0)))

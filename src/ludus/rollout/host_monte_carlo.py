@@ -6,7 +6,7 @@ of a run has: most environments play their running episodes again.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -16,7 +16,9 @@ from ludus.rollout.acting import Actor, act, layout_of
 from ludus.rollout.host_carry import HostCarry, seeds_from
 from ludus.rollout.monte_carlo import NEVER, FirstBranch, Origin, Valuing, keys_of, valued
 from ludus.runtime.packing import choose_rows
-from ludus.types import Array, Branching, LudusError, Mode, Transition, Tree
+from ludus.runtime.rng import stream
+from ludus.spaces import Box, Leaf, integer_bounds, map_leaves
+from ludus.types import Array, Branching, LudusError, Mode, Transition, Tree, split_mask
 
 
 class HostPoint(NamedTuple):
@@ -79,18 +81,19 @@ def returns(  # noqa: PLR0913  each part of a rollout is given by itself
     *,
     mode: Mode = "sample",
     first: FirstBranch = FirstBranch(),  # noqa: B008
+    begin_with: Tree = None,
 ) -> np.ndarray:
     """Return the discounted return of each branch `[branches, N]`; `env` is a `twin`, which may be used again."""
     depth = NEVER if branching.depth is None else branching.depth
     made = []
     for branch in range(branching.branches):
         numbers = FirstBranch(int(first.branch) + branch, first.state)
-        rows = _played(algorithm, env, policy, origin, key, depth, mode, numbers)
+        rows = _played(algorithm, env, policy, origin, key, depth, mode, numbers, begin_with)
         made.append(_return_of(algorithm, policy, critic, origin, rows, float(branching.gamma)))
     return np.stack(made)
 
 
-def _played(
+def _played(  # noqa: PLR0913, PLR0917  each part of a rollout is given by itself
     algorithm: Actor,
     twin: HostEnv,
     policy: Tree,
@@ -99,8 +102,9 @@ def _played(
     depth: int,
     mode: Mode,
     number: FirstBranch,
+    begin_with: Tree = None,
 ) -> Iterator[BranchStep]:
-    """Play one branch in every environment until all have ended."""
+    """Play one branch in every environment until all have ended; its first action may be given."""
     step_key, noise_key = jax.random.split(key)
     seeds = seeds_from(jax.random.fold_in(step_key, number.branch), twin.num_envs, int(number.state))
     obs, memory = twin.branch_off(origin.env.saved, seeds), origin.memory
@@ -112,6 +116,7 @@ def _played(
         layout = layout or layout_of(algorithm, policy, memory, obs, noise, mode)
         after, packed = act(algorithm, policy, memory, obs, None, noise, np.int32(0), mode)
         action, extras = layout.unpack([np.array(packed)])
+        action = begin_with if t == 0 and begin_with is not None else action
         outcome = twin.step(jax.tree.map(np.copy, action))
         memory = choose_rows(active, after, memory) if jax.tree.leaves(memory) else memory
         told = jax.tree.map(np.array, (outcome.reward, outcome.terminated, outcome.truncated, outcome.next_obs))
@@ -167,6 +172,24 @@ def _noise(algorithm: Actor, policy: Tree, key: jax.Array, t: Array, count: int,
     return jax.tree.map(lambda x: x[None], jax.vmap(lambda key: algorithm.noise(policy, key, ()))(keys))
 
 
+TRIAL_STEPS = 3
+
+
 def check_branching(env: HostEnv, branching: Branching) -> None:
-    """Refuse environments that have no twin; their episodes end by themselves, or nobody knows whether they do."""
-    env.twin().close()
+    """Refuse environments that have no twin, and those that do not come back to where they were in a short trial."""
+    twin = env.twin()
+    try:
+        seeds = seeds_from(stream(0, "cloning"), twin.num_envs)
+        obs = jax.tree.map(np.array, twin.reset(seeds))
+        action = map_leaves(lambda leaf: np.broadcast_to(_some(leaf), (twin.num_envs, *leaf.shape)), env.action_space)
+        for _ in range(0 if split_mask(obs)[1] is not None else TRIAL_STEPS):  # with masks it may be forbidden
+            obs = jax.tree.map(np.array, twin.step(jax.tree.map(np.copy, action)).obs)
+        _check_same(twin, twin.branch_off(twin.snapshot(), seeds), obs)
+    finally:
+        twin.close()
+
+
+def _some(leaf: Leaf) -> np.ndarray:
+    """Return an action that a space has: the one nearest to 0."""
+    low, high = leaf.bounds if isinstance(leaf, Box) else cast(tuple, integer_bounds(leaf))
+    return np.clip(0, low, high).astype(leaf.dtype)

@@ -5,6 +5,7 @@ from stay as they are. Branch `b` of state `i` depends on the key and on these t
 or one after the other, are the same.
 """
 
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
@@ -119,8 +120,11 @@ def returns(  # noqa: PLR0913  each part of a rollout is given by itself
     *,
     mode: Mode = "sample",
     first: FirstBranch = FirstBranch(),  # noqa: B008
+    begin_with: Tree = None,
 ) -> jax.Array:
     """Return the discounted return of each branch `[branches, N]`; no step of theirs is kept.
+
+    Their first actions are those of `begin_with` `[N, ...]`, if it is given, and all others the policy's.
 
     What comes after the depth, or after an episode that was truncated, is what the critic says of the last
     observation, and nothing where there is no critic; after a termination there is nothing.
@@ -138,7 +142,8 @@ def returns(  # noqa: PLR0913  each part of a rollout is given by itself
         if jax.tree.leaves(memory):
             after = _value(algorithm, policy, critic, sums.lanes, sums.lanes.env.obs)[0]
             memory = choose_rows(active, after, memory)
-        lanes, row = advanced(algorithm, env, policy, sums.lanes, *keys, mode)
+        given = None if begin_with is None else (sums.t == 0, tile(begin_with, branches))
+        lanes, row = advanced(algorithm, env, policy, sums.lanes, *keys, mode, given=given)
         return BranchSums(
             sums.t + 1,
             lanes._replace(critic_memory=memory),
@@ -192,10 +197,17 @@ def advanced(
     step_keys: jax.Array,
     noise_keys: jax.Array,
     mode: Mode,
+    *,
+    given: tuple[jax.Array, Tree] | None = None,
 ) -> tuple[BranchLanes, Transition]:
-    """Take one step in every lane; one that has ended stays where it is."""
+    """Take one step in every lane; one that has ended stays where it is.
+
+    `given` is whether other actions are to be taken than the policy's, and which.
+    """
     noise = None if mode == "greedy" else jax.vmap(lambda key: algorithm.noise(policy, key, ()))(noise_keys)
     memory, action, extras = algorithm.act(policy, lanes.memory, lanes.env.obs, noise, mode)
+    if given is not None:
+        action = jax.tree.map(partial(jnp.where, given[0]), given[1], action)
     after, row = stepped(env, lanes, action, step_keys)
     return after._replace(memory=choose_rows(lanes.active, memory, lanes.memory)), row._replace(extras=extras)
 
@@ -219,14 +231,15 @@ def sized(env: JaxEnv, num_envs: int) -> JaxEnv:
 
 def tiled(origin: Origin, branches: int) -> BranchLanes:
     """Return lanes of which number `b * N + i` is branch `b` of state `i`."""
-
-    def tile(x: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(x, (branches, *x.shape)).reshape(-1, *x.shape[1:])
-
-    env, memory, critic_memory, wanted = jax.tree.map(tile, tuple(origin))
+    env, memory, critic_memory, wanted = tile(tuple(origin), branches)
     return BranchLanes(
         env, memory, critic_memory, jnp.ones(len(env.episode_length), bool) if wanted is None else wanted
     )
+
+
+def tile(tree: Tree, branches: int) -> Any:
+    """Repeat arrays `[N, ...]` for each branch: `[branches * N, ...]`."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (branches, *x.shape)).reshape(-1, *x.shape[1:]), tree)
 
 
 def keys_of(key: jax.Array, t: Array, branches: int, count: int, first: FirstBranch) -> jax.Array:

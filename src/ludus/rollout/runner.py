@@ -1,16 +1,18 @@
 """The two ways to run environments, with one signature: compiled for JAX environments, in Python for all others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 
 from ludus.envs.base import AnyEnv
 from ludus.envs.batch import JaxEnv
-from ludus.rollout import compiled, compiled_episodes, host, host_episodes, host_monte_carlo, monte_carlo
+from ludus.rollout import compiled, compiled_episodes, host, host_episodes, host_monte_carlo, monte_carlo, revisit
 from ludus.rollout.acting import Actor
 from ludus.rollout.episodes import Enough, Look, Played, Watched
 from ludus.rollout.monte_carlo import FirstBranch, Origin, Valuing
+from ludus.rollout.revisit import PlayBranch
 from ludus.runtime.compilation import Options
 from ludus.types import (
     Array,
@@ -61,7 +63,7 @@ class Collect(Protocol):
 class Play(Protocol):
     """Plays the episodes of an evaluation on separate environments."""
 
-    def __call__(self, algorithm: Actor, env: Any, policy: Tree, key: jax.Array, match: Match) -> Played:
+    def __call__(self, algorithm: Valuing, env: Any, policy: Tree, key: jax.Array, match: Match) -> Played:
         """Return what they came to."""
         ...
 
@@ -73,6 +75,16 @@ class WatchEpisode(Protocol):
         self, look: Look, parts: Tree, memory: Tree, env: Any, key: jax.Array, index: int, most: int, enough: Enough
     ) -> Watched:
         """Return episode `index`, of `most` steps at most."""
+        ...
+
+
+class Revisit(Protocol):
+    """Comes back to states of an episode that `WatchEpisode` has played; see `revisit.revisit`."""
+
+    def __call__(
+        self, look: Look, parts: Tree, memory: Tree, env: Any, key: jax.Array, index: int, at: Sequence[int]
+    ) -> list[Origin]:
+        """Return where it is before steps `at`, in one origin or in several."""
         ...
 
 
@@ -111,6 +123,7 @@ class BranchReturns(Protocol):
         *,
         mode: Mode = "sample",
         first: FirstBranch = ...,
+        begin_with: Tree = None,
     ) -> Any:
         """Return their discounted returns `[branches, N]`."""
         ...
@@ -144,6 +157,9 @@ class Runner(NamedTuple):
     """Of host environments, the branches of their `twin`."""
     check_branching: Callable[[Any, Branching], None]
     """Refuses environments from whose states no branches can be played."""
+    revisit: Revisit
+    branching_off: Callable[..., AbstractContextManager[PlayBranch]]
+    """Returns what plays branches one by one from the origins of `revisit`; see `revisit.branching_off`."""
 
 
 COMPILED = Runner(
@@ -162,6 +178,8 @@ COMPILED = Runner(
     roll_out=monte_carlo.roll_out,
     returns=monte_carlo.returns,
     check_branching=monte_carlo.check_branching,
+    revisit=revisit.revisit,
+    branching_off=revisit.branching_off,
 )
 HOST = Runner(
     "host",
@@ -179,6 +197,8 @@ HOST = Runner(
     roll_out=host_monte_carlo.roll_out,
     returns=host_monte_carlo.returns,
     check_branching=host_monte_carlo.check_branching,
+    revisit=revisit.host_revisit,
+    branching_off=revisit.host_branching_off,
 )
 
 

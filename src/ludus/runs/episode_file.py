@@ -10,6 +10,8 @@
     entropy                 [T]       of the policy at the observation, in nats
     signal/<name>           [T]       in physical units, which the header holds
     final_obs, final_value  [1, ...]  after the last step
+    branch_step             [k]       steps before which Monte-Carlo rollouts began; absent where none were played
+    branch_return           [k, n]    the discounted return of each of them, from there on
     action_low, action_high [k]       bounds of the action's components
 
 Row t of all of them belongs together. Nothing here needs JAX.
@@ -29,6 +31,7 @@ from ludus.types import LudusError
 FORMAT = "ludus-episode-1"
 EPISODES = "episodes"
 SIGNAL = "signal/"
+BRANCH_STEP, BRANCH_RETURN = "branch_step", "branch_return"
 
 
 @dataclass(frozen=True)
@@ -173,3 +176,13 @@ def _check(about: About, arrays: Mapping[str, np.ndarray]) -> None:
             raise ValueError(f"{name} has {len(array)} rows, but reward has {steps}")
     if not steps:
         raise ValueError("it has no steps")
+    if BRANCH_STEP in arrays:
+        _check_branches(arrays[BRANCH_STEP], arrays[BRANCH_RETURN], steps)
+
+
+def _check_branches(begun: np.ndarray, returns: np.ndarray, steps: int) -> None:
+    """Raise ValueError if branches do not begin at steps of the episode."""
+    if begun.ndim != 1 or returns.ndim != 2 or len(begun) != len(returns) or not returns.size:
+        raise ValueError(f"{BRANCH_RETURN} has shape {returns.shape}, but {BRANCH_STEP} has {begun.shape}")
+    if begun.dtype.kind not in "iu" or begun.min() < 0 or begun.max() >= steps:
+        raise ValueError(f"{BRANCH_STEP} holds no steps of the episode, which has {steps}")

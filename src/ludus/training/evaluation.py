@@ -8,12 +8,16 @@ import jax
 import numpy as np
 
 from ludus.algorithms.base import Algorithm
+from ludus.algorithms.critic import Critic
 from ludus.algorithms.hyperparameters import at_end
 from ludus.algorithms.policy import Policy
 from ludus.envs.base import AnyEnv
 from ludus.rollout.runner import runner
 from ludus.runtime.rng import stream
-from ludus.types import MAX_EPISODE_STEPS, LudusError, Match, Mode, Tree
+from ludus.types import MAX_EPISODE_STEPS, Branching, Lookahead, LudusError, Match, Mode, Tree
+
+LOOKAHEAD_DEPTH = 10
+"""Steps of a rollout by which an action is judged."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Evaluation:
         )
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913  each is a matter of its own
     policy: Policy,
     env: AnyEnv,
     episodes: int | Literal["all"] = 100,
@@ -62,11 +66,18 @@ def evaluate(
     *,
     deterministic: bool = True,
     max_steps: int = MAX_EPISODE_STEPS,
+    lookahead: int | None = None,
+    lookahead_depth: int = LOOKAHEAD_DEPTH,
+    critic: Critic | None = None,
 ) -> Evaluation:
     """Play episodes and return what they came to: greedy ones, or with sampled actions if not `deterministic`.
 
     Each is cut after `max_steps`. Where episodes are drawn from scenarios, episode `i` is in scenario `i` of the
     evaluation set, and `episodes="all"` is as many as it has.
+
+    With `lookahead`, the policy plays so many rollouts of `lookahead_depth` steps from every action of a small Discrete
+    space, or from so many samples and its greedy one, before each step, and takes the action whose rollouts earn most;
+    the `critic` says what comes after them. Environments that cannot be cloned are refused.
 
     The same policy, environment, number and seed give the same answer. Episode `i` starts alike however many
     environments run side by side; its numbers may differ in the last bits, since a batch of another size is rounded
@@ -83,8 +94,24 @@ def evaluate(
     if not isinstance(seed, Integral) or seed < 0:
         raise LudusError(f"seed={seed}: must be an integer of at least 0")
     mode: Mode = "greedy" if deterministic else "sample"
-    match = Match(int(episodes), int(max_steps), mode=mode)
+    looks = None if lookahead is None else _lookahead(policy, env, lookahead, lookahead_depth, critic, deterministic)
+    match = Match(int(episodes), int(max_steps), mode=mode, lookahead=looks)
     return evaluate_state(policy.algorithm, policy.state, env, stream(seed, "evaluation"), match)
+
+
+def _lookahead(
+    policy: Policy, env: AnyEnv, count: int, depth: int, critic: Critic | None, deterministic: bool
+) -> Lookahead:
+    """Return how to look ahead; refuse what cannot be done."""
+    for name, value in (("lookahead", count), ("lookahead_depth", depth)):
+        if not isinstance(value, Integral) or value < 1:
+            raise LudusError(f"{name}={value}: must be an integer of at least 1")
+    if not deterministic:
+        raise LudusError(f"lookahead={count}: takes the best action, and samples none; leave one of both out")
+    gamma = policy.acting.discount()
+    gamma, state = np.float32(1.0 if gamma is None else gamma), None if critic is None else critic.state
+    runner(env).check_branching(env, Branching(int(count), int(depth), gamma))
+    return Lookahead(int(count), int(depth), state, gamma)
 
 
 def check_match(policy: Policy, env: AnyEnv) -> None:

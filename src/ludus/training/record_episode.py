@@ -19,7 +19,7 @@ from ludus.training.evaluation import MAX_EPISODE_STEPS, Evaluation, check_match
 from ludus.types import Tree
 
 
-def _look(parts: Tree, memory: Tree, obs: Tree) -> tuple[Tree, Tree, dict[str, Any]]:
+def look(parts: Tree, memory: Tree, obs: Tree) -> tuple[Tree, Tree, dict[str, Any]]:
     """Return what policy and critic make of an observation, and the memories that they go on with."""
     algorithm, policy, critic = parts
     own, judge = memory
@@ -30,6 +30,12 @@ def _look(parts: Tree, memory: Tree, obs: Tree) -> tuple[Tree, Tree, dict[str, A
         judged = action if algorithm.values_actions else None
         judge, figures["value"] = algorithm.value(critic, judge, obs, judged)
     return (own, judge), action, figures
+
+
+def lookers(policy: Policy, critic: Critic | None) -> tuple[Tree, Tree]:
+    """Return what `look` looks with, and its memory at an episode's start."""
+    parts = policy.acting, policy.state, None if critic is None else critic.state
+    return parts, (policy.initial_memory(), () if critic is None else critic.initial_memory())
 
 
 def play_episode(
@@ -56,9 +62,8 @@ def play_episode(
         enough: asked now and then whether to cut it earlier.
     """
     check_match(policy, env)
-    parts = policy.acting, policy.state, None if critic is None else critic.state
-    memory = policy.initial_memory(), () if critic is None else critic.initial_memory()
-    watched = runner(env).watch(_look, parts, memory, env, stream(seed, "evaluation"), index, most, enough)
+    parts, memory = lookers(policy, critic)
+    watched = runner(env).watch(look, parts, memory, env, stream(seed, "evaluation"), index, most, enough)
     about = replace(
         about or About(env.id),
         env=env.id,

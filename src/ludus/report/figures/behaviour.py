@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ludus.report.figures.drawing import Figure, Panel, Trace, colour, line, points
-from ludus.runs.episode_file import SIGNAL, Episode, read_episodes
+from ludus.report.figures.drawing import Figure, Panel, Trace, band, colour, line, packed, points
+from ludus.runs.episode_file import BRANCH_RETURN, BRANCH_STEP, SIGNAL, Episode, read_episodes
 from ludus.runs.summary import Story
 
 MOST_EPISODES = 6
@@ -12,6 +12,8 @@ MOST_SIGNALS = 40
 MOST_DOTS = 600
 """Dots of one episode in the picture of calibration."""
 STEP = "step of the episode"
+SURE = 1.96
+"""Standard errors to each side of a mean that make an interval of 95%."""
 
 
 def chosen(episodes: dict[str, Episode]) -> dict[str, Episode]:
@@ -31,7 +33,8 @@ def draw(story: Story) -> list[Figure]:
         return []
     left = len(episodes) - len(shown)
     more = f" {left} more episodes are not drawn." if left else ""
-    return [made for made in (_calibration(shown, more), _signals(shown, more)) if made is not None]
+    drawn = _calibration(shown, more), _branches(shown), _signals(shown, more)
+    return [made for made in drawn if made is not None]
 
 
 def _name(label: str, episode: Episode) -> str:
@@ -71,6 +74,48 @@ def _calibration(episodes: dict[str, Episode], more: str) -> Figure | None:
         f"critic's own value stands for the rest.{more}"
     )
     return Figure("calibration", "Value calibration", about, panels)
+
+
+def _branches(episodes: dict[str, Episode]) -> Figure | None:
+    """Draw values against the mean return of branches from the same states, and how far those returns spread."""
+    judged = {label: episode for label, episode in episodes.items() if episode.get(BRANCH_STEP) is not None}
+    judged = {label: episode for label, episode in judged.items() if episode.get("value") is not None}
+    if not judged:
+        return None
+    dots, ends = [], []
+    for i, (label, episode) in enumerate(judged.items()):
+        returns = np.asarray(episode.arrays[BRANCH_RETURN], np.float64)
+        mean, value = returns.mean(axis=1), _valued(episode)
+        error = SURE * returns.std(axis=1, ddof=min(1, returns.shape[1] - 1)) / np.sqrt(returns.shape[1])
+        bars = {"type": "data", "array": packed(error), "thickness": 1}
+        dots.append(points(mean, value, _name(label, episode), colour(i), marker={"size": 6}, error_x=bars))
+        ends += [mean.min(), mean.max(), value.min(), value.max()]
+    span = np.array([min(ends), max(ends)])
+    right: Trace = line(span, span, "as it is", "#8a8f98", width=1, dash="dash", mode="lines")
+    panels = [
+        Panel("branches", "Value against branches", [right, *dots], x="mean return of branches", y="predicted value")
+    ]
+    label, episode = list(judged.items())[-1]
+    returns, steps = np.asarray(episode.arrays[BRANCH_RETURN], np.float64), episode.arrays[BRANCH_STEP].astype(float)
+    low, high = np.quantile(returns, (0.05, 0.95), axis=1)
+    spread = [
+        *band(steps, low, high, "5% to 95% of the branches", colour(1), "spread"),
+        line(steps, returns.mean(axis=1), "mean of the branches", colour(1)),
+        line(steps, _valued(episode), "predicted value", colour(0)),
+    ]
+    panels.append(Panel("branch_spread", f"Returns that may come of {label}", spread, x=STEP, y="discounted return"))
+    count = returns.shape[1]
+    about = (
+        "What the critic said of states of a recorded episode, against the mean discounted return of rollouts that the "
+        f"policy played on from each of them, with actions drawn by chance (of {label}: {count} from each). Lines "
+        "through the dots are 95% intervals of the mean; the band holds nine in ten returns."
+    )
+    return Figure("branches", "Values against rollouts", about, panels)
+
+
+def _valued(episode: Episode) -> np.ndarray:
+    """Return what the critic said of the states that branches began in."""
+    return np.asarray(episode.arrays["value"], np.float64)[episode.arrays[BRANCH_STEP]]
 
 
 def _signals(episodes: dict[str, Episode], more: str) -> Figure | None:
