@@ -40,9 +40,10 @@ from ludus.runtime.compilation import default_device
 from ludus.runtime.files import IDENTITY
 from ludus.runtime.rng import stream
 from ludus.spaces import Box, Discrete
+from ludus.training.loop import Loop
 from ludus.training.settings import Settings
 from ludus.training.trainer import Trainer
-from ludus.types import LudusError, RolloutKeys, Spec
+from ludus.types import Course, LudusError, RolloutKeys, Spec
 
 __all__ = ["TransformerPolicyNetwork", "TransformerRewardModel", "TransformerValueNetwork", "train"]
 
@@ -182,32 +183,28 @@ def train(
     history = TrainingHistory()
     with _on(policy_net.device):
         if train_reward_model:
-            _fit(
-                reward_model,
-                _begun(
-                    Trainer(ppo, env, Settings(seed=seed, collect="episodes", verbose=False)), policy_net, value_net
-                ),
-            )
+            loop = Loop(ppo, env, Settings(seed=seed, collect="episodes"))
+            _fit(reward_model, loop, _holding(loop.fresh_learner(), policy_net, value_net))
         if reward_model is not None:
             judge = judge_of(reward_model, sequence_length, policy_net.input_dim, longest)
             env = make_env(JudgedTask(played, judge), episodes_per_iteration, max_episode_steps=longest)
         history.trainer = trainer = _trainer(ppo, env, seed, run_dir)
         if not trainer.record.iterations:
-            _begun(trainer, policy_net, value_net)
+            trainer.learner = _holding(trainer.loop.fresh_learner(), policy_net, value_net)
         trainer.train(max_episodes=num_iterations * episodes_per_iteration, callback=history.hear)
         _give_back(trainer.learner, policy_net, value_net)
     return history
 
 
-def _fit(reward_model: SequenceReward | None, trainer: Trainer) -> None:
+def _fit(reward_model: SequenceReward | None, loop: Loop, learner: PPOState) -> None:
     """Fit the reward model to what the task gives in episodes of the policy."""
     assert isinstance(reward_model, SequenceNetwork)
-    collect = partial(trainer.loop.runner.collect, env=trainer.env, num_steps=trainer.loop.num_steps, threshold=1)
-    collect, seed = trainer.loop.runner.whole(collect), trainer.settings.seed
-    policy, carry, rows = trainer.algorithm.policy(trainer.state.learner), trainer.state.carry, []
+    runner, env, seed, policy = loop.runner, loop.env, loop.settings.seed, loop.algorithm.policy(learner)
+    carry, rows = runner.start(loop.arrays, env, policy, stream(seed, "reward start"), Course()), []
+    collect = runner.whole(partial(runner.collect, env=env, num_steps=loop.num_steps, threshold=loop.threshold))
     for number in range(ROLLOUTS):
         keys = RolloutKeys(*(stream(seed, f"reward {number} {name}") for name in RolloutKeys._fields))
-        rows.append(collect(algorithm=trainer.loop.arrays, policy=policy, carry=carry, keys=keys)[1].steps)
+        rows.append(collect(algorithm=loop.arrays, policy=policy, carry=carry, keys=keys)[1].steps)
     steps = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *rows)
     fit_reward(reward_model, steps, stream(seed, "reward"))
 
@@ -299,14 +296,12 @@ def _parts(module: ActorCritic, policy_net: SequenceNetwork, value_net: Sequence
     ]
 
 
-def _begun(trainer: Trainer, policy_net: SequenceNetwork, value_net: SequenceNetwork) -> Trainer:
-    """Let a trainer begin with what the networks hold."""
-    learner = trainer.loop.fresh_learner()
+def _holding(learner: PPOState, policy_net: SequenceNetwork, value_net: SequenceNetwork) -> PPOState:
+    """Return a learner with the parameters of the networks."""
     module = learner.network.merge(learner.parameters)
     for ours, theirs in _parts(module, policy_net, value_net):
         nnx.update(ours, nnx.state(theirs, nnx.Param))
-    trainer.learner = replace(learner, parameters=learner.network.parameters_of(module))
-    return trainer
+    return replace(learner, parameters=learner.network.parameters_of(module))
 
 
 def _give_back(learner: PPOState, policy_net: SequenceNetwork, value_net: SequenceNetwork) -> None:

@@ -93,7 +93,7 @@ class Network:
 
     @cached_property
     def of_critic_alone(self) -> list[bool]:
-        """Which parameters the critic depends on and the actor does not."""
+        """For each parameter, True if the critic depends on it and the actor does not."""
         return [mine and not theirs for mine, theirs in zip(*map(self._used_by, ("critic", "actor")), strict=True)]
 
     def _used_by(self, part: Part) -> list[bool]:

@@ -13,7 +13,7 @@ TASK_REWARD = "task_reward"
 """Where `info` has the reward that the task itself gave."""
 
 
-class Judge(Protocol):
+class RewardJudge(Protocol):
     """A reward for each observation that an episode comes to; it may remember the ones before."""
 
     def start(self) -> Tree:
@@ -37,7 +37,7 @@ class JudgedTask(Environment):
     """A task as it is, but for its rewards; those stay to be seen in `info`, so that both can be compared."""
 
     task: Environment
-    judged_by: Judge
+    judged_by: RewardJudge
 
     def __post_init__(self) -> None:
         """Take over what the task says of itself, but for the return from which on it is solved."""
