@@ -93,7 +93,7 @@ class BC(Algorithm):
     min_deviation: float = traced(
         0.05, "no standard deviation is driven below this, in units where bounds are -1 and 1", 1e-6
     )
-    held_out_share: float = traced(0.1, "share of the episodes that is kept to measure by, never learnt from", 0.0, 0.9)
+    held_out_share: float = static(0.1, "share of the episodes to measure by, which are never learnt from", 0.0)
     minibatch_size: int = static(256, "steps of demonstrations in each gradient step", 1)
     epochs_per_update: int = static(1, "passes over the demonstrations in each iteration", 1)
     segment_length: int | None = static(
@@ -119,15 +119,14 @@ class BC(Algorithm):
 
     def init(self, key: jax.Array, spec: Spec) -> BCState:
         """Read the demonstrations and build the network."""
-        network_key, share_key = jax.random.split(key)
         shown = read_demonstrations(self.demonstrations)
-        learnt, kept = divided(shown, float(self.held_out_share), share_key)
+        learnt, kept = divided(shown, self.held_out_share)
         network = self._network(spec)
         length = segment_steps(shown, self.segment_length) if self._has_memory(network) else None
         examples = examples_of(learnt, spec, self.minibatch_size, length)
         held_out = None if kept is None else examples_of(kept, spec, self.minibatch_size, length)
         statistics = statistics_of(learnt) if self.normalize_observations else None
-        return self._state(network, network_key, statistics, examples, held_out)
+        return self._state(network, key, statistics, examples, held_out)
 
     def blank(self, spec: Spec) -> BCState:
         """A state without demonstrations: the policy has none."""

@@ -50,14 +50,15 @@ class Cut(NamedTuple):
     stop: int
 
 
-def divided(
-    demonstrations: Demonstrations, share: float, key: jax.Array
-) -> tuple[Demonstrations, Demonstrations | None]:
-    """Return the episodes to learn from, and a share of them that is held out; None if that is not one."""
+def divided(demonstrations: Demonstrations, share: float) -> tuple[Demonstrations, Demonstrations | None]:
+    """Return the episodes to learn from, and a share of them that is held out; None if that is not one.
+
+    The same demonstrations are divided alike in every run, so that runs can be compared.
+    """
     count = int(share * demonstrations.num_episodes)
     if not count:
         return demonstrations, None
-    order = np.asarray(jax.random.permutation(key, demonstrations.num_episodes))
+    order = np.random.default_rng(int(demonstrations.sha256, 16)).permutation(demonstrations.num_episodes)
     return demonstrations.episodes(np.sort(order[count:])), demonstrations.episodes(np.sort(order[:count]))
 
 

@@ -108,6 +108,8 @@ def check_bc_settings(bc: "BC") -> None:
     for name, choices in (("actor", ("ppo", "sac")), ("loss", ("nll", "mse"))):
         if getattr(bc, name) not in choices:
             raise LudusError(f"algorithm.{name}={getattr(bc, name)}: must be {' or '.join(choices)}")
+    if not bc.held_out_share < 1:
+        raise LudusError(f"algorithm.held_out_share={bc.held_out_share}: must be below 1, or nothing is learnt from")
 
 
 def check_bc(bc: "BC", spec: Spec) -> None:
