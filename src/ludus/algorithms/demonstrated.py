@@ -42,7 +42,7 @@ class Examples(NamedTuple):
         return 1 if self.ended is None else self.ended.shape[1]
 
 
-class Cut(NamedTuple):
+class Piece(NamedTuple):
     """A piece of an episode: its first step, the first that counts, and the one after its last."""
 
     start: int
@@ -134,7 +134,7 @@ def check_allowed(demonstrations: Demonstrations) -> None:
 
 def _segments(demonstrations: Demonstrations, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return for each place of each segment `[S, L]` its row, whether its piece ends there, and what it weighs."""
-    segments: list[list[Cut]] = [[]]
+    segments: list[list[Piece]] = [[]]
     free = length
     for cut in _cuts(demonstrations, length):
         size = cut.stop - cut.start
@@ -156,14 +156,14 @@ def _segments(demonstrations: Demonstrations, length: int) -> tuple[np.ndarray, 
     return index, ended, weight
 
 
-def _cuts(demonstrations: Demonstrations, length: int) -> Iterator[Cut]:
+def _cuts(demonstrations: Demonstrations, length: int) -> Iterator[Piece]:
     """Yield the pieces of every episode, none of them longer than a segment."""
     for first, last in zip(demonstrations.starts.tolist(), demonstrations.ends.tolist(), strict=True):
         done, stop = first, last + 1
         while done < stop:
             start = first if done == first else done - length // 2
             end = min(start + length, stop)
-            yield Cut(start, done, end)
+            yield Piece(start, done, end)
             done = end
 
 
