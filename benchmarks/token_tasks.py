@@ -1,14 +1,14 @@
-"""PPO on the token tasks, against cloning a policy that is right half of the time, over N seeds. Prints one JSON object.
+"""PPO on the token tasks, against cloning a policy that is right half of the time, over N seeds. Prints a JSON object.
 
     .venv/bin/python benchmarks/token_tasks.py --seeds 3 --results token_tasks.jsonl
     .venv/bin/python benchmarks/token_tasks.py --only Copy-v1 --seeds 1
     .venv/bin/python benchmarks/token_tasks.py --no-runs --table
 
-Seeds are 0 .. N-1. Finished runs are kept in a file and not run again. `ppo` is `ludus train` with the words of its row,
-which take the task's preset; `bc` clones, with the same network, 100 demonstrations of that run's final policy, of whose
-actions half are drawn by chance instead. Every figure is the mean return of 100 greedy episodes of the final policy on
-seeds that training never saw; the best return is 1, and guessing earns at most 0.05. CPU seconds are those of all
-threads, compilation included.
+Seeds are 0 .. N-1. Finished runs are kept in a file and not run again. `ppo` is `ludus train` with the words of its
+row, which take the task's preset; `bc` clones, with the same network, 100 demonstrations of that run's final policy, of
+whose actions half are drawn by chance instead. Every figure is the mean return of 100 greedy episodes of the final
+policy on seeds that training never saw; the best return is 1, and guessing earns at most 0.05. CPU seconds are those of
+all threads, compilation included.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def train(task: str, seed: int, more: list[str]) -> dict[str, Any]:
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the finished runs as a Markdown table."""
     lines = [
-        "| task | words | steps | PPO, each seed | cloning, each seed | demonstrations | reached | CPU seconds of PPO |",
+        "| task | words | steps | PPO, each seed | cloning, each seed | demonstrations | reached | CPU seconds, PPO |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for task, words in TASKS.items():

@@ -48,6 +48,7 @@ FOREIGN = {
     "PIL": {"report.html.images", "report.video.draw", "report.video.scenes", "report.video.encode"},
     "starlette": {"report.live.app", "report.live.auth"},
     "uvicorn": {"report.live.connection", "report.live.server"},
+    "minari": {"envs.adapters.minari"},
     "mlflow": {"runs.trackers.mlflow.store", "export.mlflow_model", "export.mlflow_policy"},
 }
 """Each foreign library has its own file, so that it can be absent, or exchanged."""

@@ -257,7 +257,8 @@ def test_a_run_resumes_bit_by_bit(tmp_path):
     algorithm = ludus.BC(demonstrations=str(tmp_path / "demos.safetensors"), network=ludus.GRU(8))
 
     def trainer(name):
-        return ludus.Trainer(algorithm, ludus.make_env(Recalled, num_envs=1), QUIET, run_dir=tmp_path / name)
+        settings = dataclasses.replace(QUIET, checkpoint=ludus.CheckpointOptions(every_iterations=3))
+        return ludus.Trainer(algorithm, ludus.make_env(Recalled, num_envs=1), settings, run_dir=tmp_path / name)
 
     trainer("straight").train(total_steps=6)
     trainer("broken").train(total_steps=3)
