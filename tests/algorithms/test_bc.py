@@ -325,3 +325,19 @@ def test_mistakes_on_the_command_line_end_with_2(run, tmp_path):
                  ["algorithm.demonstrations=demos.safetensors"], ["init_from=gone"]):  # fmt: skip
         code, _, err = run(*words, *more)
         assert (code, len(err.splitlines()), (tmp_path / "made").exists()) == (2, 1, False), err
+
+
+@pytest.mark.slow
+def test_only_the_first_checkpoint_holds_large_demonstrations(tmp_path):
+    recalled(tmp_path / "demos.safetensors", 60_000)
+    algorithm = ludus.BC(demonstrations=str(tmp_path / "demos.safetensors"), minibatch_size=100_000)
+    settings = dataclasses.replace(QUIET, checkpoint=ludus.CheckpointOptions(every_iterations=1, keep_last=3))
+    trainer = ludus.Trainer(algorithm, ludus.make_env(Recalled, num_envs=1), settings, run_dir=tmp_path / "run")
+    trainer.train(total_steps=3)
+    files = [path for path in (tmp_path / "run" / "checkpoints").rglob("*") if path.is_file()]
+    inodes = {path.stat().st_ino: path.stat().st_size for path in files}
+    assert 216_000 * 4 * 4 < sum(inodes.values()) < 2 * 216_000 * 4 * 4  # obs, action and weight once
+    env = ludus.make_env(Recalled, num_envs=1)
+    resumed = ludus.Trainer.resume(tmp_path / "run", env=env, total_steps=4, verbose=False)
+    resumed.train()
+    np.testing.assert_array_equal(resumed.learner.examples.obs, trainer.learner.examples.obs)

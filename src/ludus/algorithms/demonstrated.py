@@ -41,6 +41,11 @@ class Examples(NamedTuple):
         """Steps in each row."""
         return 1 if self.ended is None else self.ended.shape[1]
 
+    def written(self) -> dict[str, tuple[int, int]]:
+        """As `Replay.written`: all rows are written once, so that only the first checkpoint of a run holds them."""
+        rows = len(self.weight)
+        return dict.fromkeys(self._fields, (rows, 2**31 // rows * rows))
+
 
 class Piece(NamedTuple):
     """A piece of an episode: its first step, the first that counts, and the one after its last."""
