@@ -1,4 +1,4 @@
-"""How near a policy's distributions are to actions that were demonstrated; leading axes are batch axes."""
+"""The nearness of a policy's distributions to actions that were demonstrated; leading axes are batch axes."""
 
 from collections.abc import Iterator
 from typing import Any

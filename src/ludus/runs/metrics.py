@@ -258,8 +258,6 @@ UPDATE = (
     Metric("held_out_nll", title="Negative log-likelihood of held-out actions", unit="nats"),
     Metric("accuracy", title="Agreement with demonstrated actions", unit="share of steps"),
     Metric("held_out_accuracy", title="Agreement with held-out actions", unit="share of steps"),
-    Metric("action_error", title="Squared distance to demonstrated actions"),
-    Metric("held_out_action_error", title="Squared distance to held-out actions"),
     Metric("kl", title="KL divergence from the reference", unit="nats"),
     Metric("kl_coef", title="Weight of the KL penalty"),
     Metric("kl_penalty", title="KL penalty"),
