@@ -70,7 +70,10 @@ def oracle(algorithm, state, demonstrations):
     for first, last in zip(demonstrations.starts, demonstrations.ends, strict=True):
         memory = algorithm.initial_memory(policy, 1)
         for row in range(first, last + 1):
-            memory, chosen = step(policy, memory, demonstrations.obs[row : row + 1])
+            obs = demonstrations.obs[row : row + 1]
+            if demonstrations.action_mask is not None:
+                obs = ludus.Masked(obs, demonstrations.action_mask[row : row + 1])
+            memory, chosen = step(policy, memory, obs)
             action = demonstrations.action[row]
             if isinstance(demonstrations.action_space, Discrete):
                 logits = np.float64(chosen.logits[0])
@@ -92,12 +95,20 @@ def oracle(algorithm, state, demonstrations):
     return {"nll": nll, "accuracy": right, "action_error": error}
 
 
+def some_allowed():
+    """A mask that forbids a value or two at each of 43 steps."""
+    mask = np.random.default_rng(9).random((43, 4)) < 0.6
+    mask[np.arange(43), np.arange(43) % 4] = True
+    return mask
+
+
 @pytest.mark.requirement("S2.24")
 @pytest.mark.parametrize(("actor", "space", "loss"), [
-    ("ppo", CHOICE, "nll"), ("ppo", ARM, "nll"), ("ppo", ARM, "mse"), ("sac", ARM, "nll"), ("sac", ARM, "mse"),
+    ("ppo", CHOICE, "nll"), ("ppo", "masked", "nll"), ("ppo", ARM, "nll"), ("ppo", ARM, "mse"), ("sac", ARM, "nll"), ("sac", ARM, "mse"),
 ])  # fmt: skip
 def test_figures_are_those_of_numpy(file, actor, space, loss):
-    demonstrations = shown(space)
+    demonstrations = shown(CHOICE, mask=some_allowed()) if space == "masked" else shown(space)
+    space = demonstrations.action_space
     algorithm = whole(file(demonstrations), actor=actor, loss=loss)
     metrics, state = told(algorithm, Spec(SEEN, space, 1))
     expected = {name: np.mean(rows) for name, rows in oracle(algorithm, state, demonstrations).items() if rows}
