@@ -104,7 +104,8 @@ def some_allowed():
 
 @pytest.mark.requirement("S2.24")
 @pytest.mark.parametrize(("actor", "space", "loss"), [
-    ("ppo", CHOICE, "nll"), ("ppo", "masked", "nll"), ("ppo", ARM, "nll"), ("ppo", ARM, "mse"), ("sac", ARM, "nll"), ("sac", ARM, "mse"),
+    ("ppo", CHOICE, "nll"), ("ppo", "masked", "nll"), ("ppo", ARM, "nll"), ("ppo", ARM, "mse"), ("sac", ARM, "nll"),
+    ("sac", ARM, "mse"),
 ])  # fmt: skip
 def test_figures_are_those_of_numpy(file, actor, space, loss):
     demonstrations = shown(CHOICE, mask=some_allowed()) if space == "masked" else shown(space)
@@ -286,11 +287,11 @@ def test_a_run_resumes_bit_by_bit(tmp_path):
 def test_deviations_stop_where_they_are_told_to(file):
     """A demonstrator without chance would drive them to nothing, and PPO could not explore from there."""
     demonstrations = dataclasses.replace(shown(ARM), action=np.tile([1.0, 0.25], (43, 1)))
-    algorithm = whole(file(demonstrations), learning_rate=0.1, min_deviation=0.2, epochs_per_update=200)
+    algorithm = whole(file(demonstrations), learning_rate=0.01, min_deviation=0.2, epochs_per_update=400)
     spec = Spec(SEEN, ARM, 1)
     state = jax.jit(as_arrays(algorithm).update)(algorithm.init(KEY, spec), blank_rollout(), KEY).state
     deviation = np.exp(np.array(state.network.merge(state.parameters).actor_head.log_std[...]))
-    assert (deviation > 0.1).all() and (deviation < 0.21).all()
+    assert (deviation > 0.15).all() and (deviation < 0.21).all()
 
 
 @pytest.mark.parametrize(("words", "said"), [
