@@ -48,6 +48,7 @@ FOREIGN = {
     "PIL": {"report.html.images", "report.video.draw", "report.video.scenes", "report.video.encode"},
     "starlette": {"report.live.app", "report.live.auth"},
     "uvicorn": {"report.live.connection", "report.live.server"},
+    "minari": {"envs.adapters.minari"},
     "mlflow": {"runs.trackers.mlflow.store", "export.mlflow_model", "export.mlflow_policy"},
 }
 """Each foreign library has its own file, so that it can be absent, or exchanged."""
@@ -183,11 +184,11 @@ def test_no_global_random_state():
 
 def test_public_names():
     assert sorted(ludus.__all__) == [
-        "ActorCritic", "Agent", "Algorithm", "Callback", "CheckpointOptions", "ConvergenceOptions", "Demonstrations",
-        "Environment", "Evaluation", "GRU", "LudusError", "MLP", "Masked", "PPO", "Policy", "SAC", "Settings", "Step",
-        "TrackingOptions", "Trainer", "Transformer", "Update", "evaluate", "load_policy", "make_env",
-        "read_demonstrations", "record_demonstrations", "register_algorithm", "register_env", "register_tracker",
-        "write_demonstrations",
+        "ActorCritic", "Agent", "Algorithm", "BC", "Callback", "CheckpointOptions", "ConvergenceOptions",
+        "Demonstrations", "Environment", "Evaluation", "GRU", "LudusError", "MLP", "Masked", "PPO", "Policy", "SAC",
+        "Settings", "Step", "TrackingOptions", "Trainer", "Transformer", "Update", "evaluate", "load_policy",
+        "make_env", "read_demonstrations", "record_demonstrations", "register_algorithm", "register_env",
+        "register_tracker", "write_demonstrations",
     ]  # fmt: skip
     assert all(getattr(ludus, name) is not None for name in ludus.__all__)
     assert set(ludus.__all__) <= set(dir(ludus))

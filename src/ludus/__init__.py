@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ludus.algorithms.base import Algorithm, Update
+    from ludus.algorithms.bc import BC
     from ludus.algorithms.policy import Policy, load_policy
     from ludus.algorithms.ppo import PPO
     from ludus.algorithms.registry import register_algorithm
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BC",
     "GRU",
     "MLP",
     "PPO",
@@ -68,6 +70,7 @@ __all__ = [
 
 _HOMES = {
     "algorithms.base": ["Algorithm", "Update"],
+    "algorithms.bc": ["BC"],
     "algorithms.policy": ["Policy", "load_policy"],
     "algorithms.ppo": ["PPO"],
     "algorithms.registry": ["register_algorithm"],

@@ -74,7 +74,15 @@ JUDGED = [path.parent.name for path in PRESETS.rglob("*.yaml") if "\nconvergence
 """Environments that have a preset with a rule by evaluations."""
 
 
-@pytest.mark.parametrize("words", [words for words in commands() if words[:2] == ["ludus", "train"]], ids=" ".join)
+def is_for_itself(words: list[str]) -> bool:
+    """Whether a command needs nothing that another one makes."""
+    return not any(word.startswith(("algorithm.demonstrations=", "init_from=")) for word in words)
+
+
+TRAINING = [words for words in commands() if words[:2] == ["ludus", "train"] and is_for_itself(words)]
+
+
+@pytest.mark.parametrize("words", TRAINING, ids=" ".join)
 def test_training_commands_run(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for code in (block.values[0] for block in blocks("python")):
@@ -95,6 +103,15 @@ def test_scenario_commands_run(tmp_path, monkeypatch, capsys):
     assert len(others) > 1
     for words in [*sets_made(), *others]:
         assert main(words[1:]) == 0
+
+
+def test_commands_from_demonstrations_to_a_better_policy_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "en" / "demonstrations.md").read_text()
+    for line in re.search(r"^```bash\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1].splitlines():
+        words = shlex.split(line)[1:]
+        short = ["total_steps=1", "eval_frequency=0", "eval_episodes_final=1", "verbose=false"]
+        assert main([*words, *(short if words[0] == "train" else ["--episodes", "2"])]) == 0
 
 
 def test_evaluation_commands_run(tmp_path, monkeypatch, capsys):

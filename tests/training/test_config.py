@@ -3,11 +3,13 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ludus
 from ludus.algorithms import registry
 from ludus.algorithms.hyperparameters import traced
+from ludus.runtime.demonstrations import from_arrays
 from ludus.training import config, config_words
 from ludus.types import LudusError, Spec
 
@@ -162,13 +164,19 @@ def test_presets_are_found_whatever_the_prefix_and_can_be_named():
 
 
 @pytest.mark.parametrize("name", config.presets())
-def test_every_preset_is_valid_and_says_something(name):
+def test_every_preset_is_valid_and_says_something(name, tmp_path):
     env, _, algorithm = name.rpartition("/")
     if env == "default":
         env = "MountainCarContinuous-v0"
-    made = config.compose([f"env={env}", f"algorithm={algorithm}", f"preset={name}"])
+    words = [f"env={env}", f"algorithm={algorithm}"]
+    if algorithm == "bc":
+        made = ludus.make_env(env)
+        shown = from_arrays(made.observation_space, made.action_space, np.zeros((1, 2)), np.zeros((1, 1)))
+        ludus.write_demonstrations(shown, tmp_path / "demos.safetensors")
+        words.append(f"algorithm.demonstrations={tmp_path}/demos.safetensors")
+    made = config.compose([*words, f"preset={name}"])
     assert made.preset == name
-    assert made != config.compose([f"env={env}", f"algorithm={algorithm}", "preset=null"])
+    assert made != config.compose([*words, "preset=null"])
     parts = config.build(made)
     parts.algorithm.validate(Spec(parts.env.observation_space, parts.env.action_space, parts.env.num_envs))
     parts.env.close()

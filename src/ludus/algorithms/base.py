@@ -123,6 +123,10 @@ class Algorithm(Protocol):
         """Return the algorithm without what only learning needs, such as an optimiser: a saved policy describes it."""
         return self
 
+    def begin_with(self, state: Tree, policy: Tree) -> Tree:
+        """Return a fresh state that begins with a policy that was learnt before, of the same shapes."""
+        return self.with_policy(state, policy)
+
     def with_policy(self, state: Tree, policy: Tree) -> Tree:
         """Return the state with another policy in it, of the same shapes."""
         raise LudusError(f"algorithm={type(self).__name__}: cannot take over a saved policy: it has no with_policy")

@@ -20,10 +20,11 @@ from ludus.networks.network import Network
 from ludus.types import Array, Tree
 
 if TYPE_CHECKING:
+    from ludus.algorithms.bc import BC
     from ludus.algorithms.ppo import PPO
     from ludus.algorithms.sac import SAC
 
-Kind = TypeVar("Kind", "PPO", "SAC")
+Kind = TypeVar("Kind", "PPO", "SAC", "BC")
 
 
 class Optimizer(NamedTuple):

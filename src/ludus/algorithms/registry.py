@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ludus.algorithms.base import Algorithm, check_algorithm
+from ludus.algorithms.bc import BC
 from ludus.algorithms.hyperparameters import register
 from ludus.algorithms.ppo import PPO
 from ludus.algorithms.sac import SAC
@@ -19,7 +20,7 @@ from ludus.networks.builders import NETWORKS
 from ludus.runtime import user_code
 from ludus.types import LudusError
 
-ALGORITHMS: dict[str, type] = {"ppo": PPO, "sac": SAC}
+ALGORITHMS: dict[str, type] = {"ppo": PPO, "sac": SAC, "bc": BC}
 
 CUSTOM = "custom"
 """Stands for a part that only the user's own code can build again."""

@@ -171,7 +171,7 @@ class SAC(Algorithm):
         count = jnp.int32(steps.reward.size) if steps.valid is None else steps.valid.sum(dtype=jnp.int32)
         warmup_left = jnp.maximum(state.warmup_left - count, 0)
         owed = state.owed_updates + (count - (state.warmup_left - warmup_left)) * self.updates_per_step
-        updates = jnp.where(data_fault == 0, jnp.floor(owed), 0).astype(jnp.int32)
+        updates = jnp.where(data_fault == 0, jnp.maximum(jnp.floor(owed), 0), 0).astype(jnp.int32)
 
         learner, means, gradient = self._gradient_steps(state, replay, observations, updates, key)
         # The last gradient is looked at here, so that the loop is the same program whether or not it is diagnosed too.
@@ -307,6 +307,13 @@ class SAC(Algorithm):
     def for_acting(self) -> "SAC":
         """Return it without the user's optimiser."""
         return without_optimizer(self)
+
+    def begin_with(self, state: SACState, policy: SACPolicy) -> SACState:
+        """Take over the actor, which plays the steps before learning starts in place of chance."""
+        rate = self.updates_per_step
+        owed = -self.learning_starts * (rate(0.0) if isinstance(rate, Schedule) else rate)
+        state = state.with_policy(replace(policy, warmup_left=jnp.zeros_like(state.warmup_left)))
+        return replace(state, owed_updates=jnp.asarray(owed, jnp.float32))
 
     def with_policy(self, state: SACState, policy: SACPolicy) -> SACState:
         """Take over the actor, the statistics of observations and the steps of warm-up that are left."""

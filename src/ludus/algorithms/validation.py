@@ -1,19 +1,23 @@
-"""Checks of PPO and SAC before anything is compiled; each refusal is one line with field, value and fix."""
+"""Checks of PPO, SAC and BC before anything is compiled; each refusal is one line with field, value and fix."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ludus.algorithms.demonstrated import check_allowed
 from ludus.algorithms.kl_penalty import REFERENCES
 from ludus.algorithms.observations import check_observation_space
 from ludus.algorithms.schedules import Schedule
 from ludus.networks.action_scaling import check_action_space
 from ludus.networks.layers import Torso
 from ludus.networks.network import network_for
+from ludus.runtime.demonstration_file import read_demonstrations
+from ludus.runtime.demonstrations import check_spaces
 from ludus.spaces import Box
 from ludus.types import LudusError, Spec
 
 if TYPE_CHECKING:
+    from ludus.algorithms.bc import BC
     from ludus.algorithms.ppo import PPO
     from ludus.algorithms.sac import SAC
 
@@ -82,18 +86,7 @@ def check_ppo(ppo: "PPO", spec: Spec) -> None:
 
 def check_sac(sac: "SAC", spec: Spec) -> None:
     """Refuse spaces, networks and replays that SAC cannot learn with."""
-    check_observation_space("SAC", spec.observation_space)
-    space = spec.action_space
-    if not (isinstance(space, Box) and space.is_float and space.is_bounded):
-        raise LudusError(
-            f"SAC: action space {space} is not supported; it must be a Box of floats with finite bounds (try PPO)"
-        )
-    if not hasattr(sac.network, "torso"):
-        name = getattr(sac.network, "__name__", type(sac.network).__name__)
-        raise LudusError(
-            f"algorithm.network={name}: SAC needs torso(part, inputs, generator), which mlp has; a whole network of "
-            "your own is for PPO"
-        )
+    check_soft_actor("SAC", "try PPO", sac.network, spec)
     if hasattr(sac.network, "unit"):
         check_sequences(sac, spec)
     inserted = sac.unroll_length * spec.num_envs
@@ -102,6 +95,52 @@ def check_sac(sac: "SAC", spec: Spec) -> None:
             f"algorithm.replay_size={sac.replay_size}: must hold one iteration, "
             f"unroll_length x num_envs = {inserted} transitions"
         )
+
+
+def check_soft_actor(what: str, instead: str, network: object, spec: Spec) -> None:
+    """Refuse spaces and networks that SAC's actor is not for."""
+    check_observation_space(what, spec.observation_space)
+    space = spec.action_space
+    if not (isinstance(space, Box) and space.is_float and space.is_bounded):
+        raise LudusError(
+            f"{what}: action space {space} is not supported; it must be a Box of floats with finite bounds ({instead})"
+        )
+    if not hasattr(network, "torso"):
+        name = getattr(network, "__name__", type(network).__name__)
+        raise LudusError(
+            f"algorithm.network={name}: {what} needs torso(part, inputs, generator), which mlp has; a whole network of "
+            "your own is for PPO"
+        )
+
+
+def check_bc_settings(bc: "BC") -> None:
+    """Refuse choices that are none."""
+    for name, choices in (("actor", ("ppo", "sac")), ("loss", ("nll", "mse"))):
+        if getattr(bc, name) not in choices:
+            raise LudusError(f"algorithm.{name}={getattr(bc, name)}: must be {' or '.join(choices)}")
+    if not bc.held_out_share < 1:
+        raise LudusError(f"algorithm.held_out_share={bc.held_out_share}: must be below 1, or nothing is learnt from")
+
+
+def check_bc(bc: "BC", spec: Spec) -> None:
+    """Refuse spaces and networks that cannot be learnt with, and demonstrations that are not of the environment."""
+    if bc.actor == "sac":
+        check_soft_actor("BC with actor=sac", "try algorithm.actor=ppo", bc.network, spec)
+    else:
+        check_observation_space("BC", spec.observation_space)
+        check_action_space("BC", spec.action_space)
+        network_for(bc.network, spec).check_actor_critic()
+    if not bc.demonstrations:
+        raise LudusError(
+            "algorithm.demonstrations: required, but not given (as in algorithm.demonstrations=demos.safetensors)"
+        )
+    shown = read_demonstrations(bc.demonstrations)
+    try:
+        check_spaces(shown, spec.observation_space, spec.action_space)
+        check_allowed(shown)
+    except LudusError as error:
+        told = str(error).removeprefix("demonstrations: ")
+        raise LudusError(f"algorithm.demonstrations={bc.demonstrations}: {told}") from error
 
 
 def check_sequences(sac: "SAC", spec: Spec) -> None:

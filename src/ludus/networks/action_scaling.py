@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ludus.networks.vectors import byte_scale, check_leaves, vector_size
-from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, leaves, unflatten
+from ludus.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatten, leaves, unflatten
 from ludus.types import LudusError, Scaling, Spec, Tree
 
 
@@ -48,10 +48,23 @@ def to_environment(space: Space, sample: Tree, scaling: Scaling = "bounds") -> T
     return jnp.clip(middle + half * action, *space.bounds).astype(space.dtype)
 
 
-def from_environment(space: Box, action: jax.Array) -> jax.Array:
-    """Actions of a bounded box as flat vectors in units where its bounds are -1 and 1."""
-    middle, half = (np.ravel(x) for x in action_scale(space))
-    flat = action.reshape(*action.shape[: action.ndim - len(space.shape)], half.size)
+def from_environment(space: Space, action: Tree, scaling: Scaling = "bounds") -> Any:
+    """Return actions as the environment takes them in the units of policies: what `to_environment` makes of a sample.
+
+    Integers are counted from 0; boxes are flat vectors, in which finite bounds are -1 and 1. Of a Dict or Tuple the
+    parts are a tuple, in the order of `leaves`.
+    """
+    if isinstance(space, Dict | Tuple):
+        parts = zip(leaves(space), flatten(space, action), strict=True)
+        return tuple(from_environment(leaf, part, scaling) for (_, leaf), part in parts)
+    if isinstance(space, Discrete):
+        return (action - space.start).astype(jnp.int32)
+    flat = action.reshape(*action.shape[: action.ndim - len(space.shape)], -1)
+    if isinstance(space, MultiDiscrete):
+        return (flat - np.ravel(np.broadcast_to(space.start, space.shape))).astype(jnp.int32)
+    if isinstance(space, MultiBinary):
+        return flat.astype(jnp.int32)
+    middle, half = (np.ravel(x) for x in action_scale(space, scaling))
     # Where both bounds are one number there is nothing to choose, and the middle stands for it.
     return (flat - middle) / np.where(half > 0, half, 1.0)
 

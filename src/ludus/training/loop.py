@@ -20,6 +20,7 @@ from ludus.training import cohorts
 from ludus.training import curriculum as curricula
 from ludus.training.budget import Budget
 from ludus.training.evaluation import Evaluation, evaluate_state
+from ludus.training.init_from import begun
 from ludus.training.iteration import Context, Plan, TrainState, iteration
 from ludus.training.repeat import Repeat, repeat
 from ludus.training.settings import Settings
@@ -82,6 +83,10 @@ class Loop:
     def fresh_learner(self) -> Tree:
         """Return a learner that has seen nothing."""
         return self.algorithm.init(stream(self.settings.seed, "init"), self.spec)
+
+    def first_learner(self) -> Tree:
+        """Return the learner that a run begins with: a fresh one, with what was learnt before if that is asked for."""
+        return begun(self.settings, self.algorithm, self.spec, self.fresh_learner())
 
     def begin(self, context: Context | None, learner: Tree) -> TrainState:
         """Build the state around a learner; given a context, compile the loop meanwhile, on another thread."""

@@ -13,7 +13,6 @@ from ludus.algorithms.policy import Policy
 from ludus.envs.base import AnyEnv
 from ludus.runs.checkpoint.format import Broken
 from ludus.runs.folder import read_config
-from ludus.runtime.rng import stream
 from ludus.training.mending import mended
 from ludus.training.restore import CheckpointSource
 from ludus.training.resume import rebuilt
@@ -60,6 +59,6 @@ def untrained(run: str | Path) -> Policy:
     instead = "films of it are made in Python, by ludus.training.film.film_episode"
     trainer, _ = rebuilt(Trainer, Path(run), config, instead=instead, verbose=False)
     with contextlib.closing(trainer.env):
-        learner = trainer.algorithm.init(stream(trainer.settings.seed, "init"), trainer.loop.spec)
+        learner = trainer.loop.first_learner()
         state = trainer.algorithm.policy(learner)
         return Policy(as_arrays(trainer.algorithm), state, trainer.loop.spec, trainer.env.id)

@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import jax
 
-from ludus.algorithms.base import check_algorithm
+from ludus.algorithms.base import Algorithm, check_algorithm
 from ludus.algorithms.hyperparameters import register
 from ludus.envs.base import AnyEnv
 from ludus.runs.folder import RunFolder
 from ludus.runtime import autotuning, secrets
 from ludus.training.budget import Budget
+from ludus.training.init_from import pinned
 from ludus.training.settings import Settings
-from ludus.types import LudusError
+from ludus.types import LudusError, Spec
 
 
 def check_parts(algorithm: object, env: object, settings: object) -> None:
@@ -34,6 +35,15 @@ def check_secrets(env: AnyEnv) -> None:
     """Refuse what must not be written into a run folder."""
     secrets.check("env_options", dict(env.options))
     secrets.check("env_wrappers", env.env_wrappers)
+
+
+def completed(settings: Settings, algorithm: Algorithm, env: AnyEnv) -> Settings:
+    """Return the settings with what follows from files and the environment.
+
+    That is the checksum of what a run begins with, and the return from which on an episode is a success.
+    """
+    spec = Spec(env.observation_space, env.action_space, env.num_envs)
+    return with_threshold(pinned(settings, algorithm, spec), env.return_threshold)
 
 
 def with_threshold(settings: Settings, threshold: float | None) -> Settings:

@@ -23,9 +23,11 @@ from ludus.types import LudusError
 
 MEANING = ("env", "env_options", "env_wrappers", "num_envs", "seed", "collect", "curriculum", "algorithm")
 """Settings that a resumed run cannot change: the saved state would mean something else."""
+BYGONE = ("permissions", "init_from", "init_from_sha256")
+"""Settings that only the beginning of a run has a use for."""
 CHANGEABLE = (
     *Budget._fields,
-    *(name for name in NAMES if name not in (*MEANING, *PARTS, "permissions")),  # what is there has its modes already
+    *(name for name in NAMES if name not in (*MEANING, *PARTS, *BYGONE)),
     *WORKER_KEYS,
 )
 """Settings that it can, besides those of the groups."""

@@ -73,6 +73,10 @@ class Settings:
     """Where the run is shown besides its folder."""
     convergence: ConvergenceOptions = field(default_factory=ConvergenceOptions)
     """What ends the run before its budget is spent."""
+    init_from: str | None = None
+    """Begin with the policy and critic of another run: its folder, or one of its policies/ (that policy alone)."""
+    init_from_sha256: str | None = None
+    """Refuse a policy file with another SHA-256; a run's configuration says which it began with."""
     curriculum: dict[str, Any] = field(default_factory=dict)
     """What leads parameters of the environment, as in curriculum.difficulty=linear:0:1."""
     callbacks: tuple[Any, ...] = ()
@@ -106,6 +110,10 @@ class Settings:
         for name, kind in PARTS.items():
             if not isinstance(getattr(self, name), kind):
                 raise LudusError(f"{name}={getattr(self, name)!r}: must be a ludus.{kind.__name__}")
+        if self.init_from_sha256 is not None and self.init_from is None:
+            raise LudusError(
+                "init_from_sha256: is that of the policy to begin with, which is not given: give init_from"
+            )
         object.__setattr__(self, "callbacks", own_parts.check("callbacks", self.callbacks))
         object.__setattr__(self, "curriculum", curriculum.read(self.curriculum))
         if self.convergence.rule in ("interval", "plateau") and not self.eval_frequency:

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from jax.tree_util import KeyPath
 
-from ludus.algorithms.replay import Replay
 from ludus.envs.host.action_log import Growing
 from ludus.runs.checkpoint.format import BLOCK_BYTES, Blocks, DamagedError, Shape, rows_per_block
 from ludus.types import Array, LudusError, Tree
@@ -107,14 +106,19 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _rings(state: Tree) -> Written:
-    """Return the rings of every replay in a state, by the name under which their arrays are found."""
-    found = jax.tree_util.tree_flatten_with_path(state, is_leaf=lambda node: isinstance(node, Replay))[0]
+    """Return every part of a state that is written row after row, by the name under which its arrays are found."""
+    found = jax.tree_util.tree_flatten_with_path(state, is_leaf=_is_written)[0]
     return {
         f"{name_of(path)}/{part}": count
         for path, node in found
-        if isinstance(node, Replay)
+        if _is_written(node)
         for part, count in node.written().items()
     }
+
+
+def _is_written(node: Tree) -> bool:
+    """Whether a node says itself which of its rows were written: a replay, or demonstrations."""
+    return hasattr(node, "written")
 
 
 def _changed(leaf: Array, before: int, now: int, cycle: int) -> Blocks:

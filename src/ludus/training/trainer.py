@@ -29,7 +29,7 @@ from ludus.training.film_process import FilmProcess
 from ludus.training.iteration import Context, TrainState, copied, handed_over
 from ludus.training.kept_episodes import Showing
 from ludus.training.loop import CAPACITY, Loop
-from ludus.training.preflight import check_budget, check_parts, check_secrets, with_threshold
+from ludus.training.preflight import check_budget, check_parts, check_secrets, completed
 from ludus.training.progress import Terms
 from ludus.training.resume_point import ResumePoint
 from ludus.training.retreat import Retreat
@@ -70,7 +70,7 @@ class Trainer:
         compile_clock().lap()
         enable_compilation_cache()
         self.algorithm, self.env = algorithm, (env := env.led(list(settings.curriculum)))
-        self.settings = settings = with_threshold(settings, env.return_threshold)
+        self.settings = settings = completed(settings, algorithm, env)
         self.loop = Loop(algorithm, env, settings)
         self.record = Recorder(settings.verbose, record_options(algorithm, settings))
         self.changes = Changes(algorithm, self.loop.use, lambda: self.record.counts)
@@ -326,7 +326,8 @@ class Trainer:
     def _ready(self, context: Context | None = None) -> TrainState:
         """Return the state that a run begins with or goes on from, with what is needed compiled."""
         learner, self._first_learner = self._first_learner, None
-        learner = self.loop.fresh_learner() if learner is None else learner
+        if learner is None:
+            learner = self.loop.fresh_learner() if self._source else self.loop.first_learner()
         if self._source is None:
             self._state = self.loop.begin(context, learner)
         else:
