@@ -75,7 +75,7 @@ def test_branches_from_an_episodes_states_have_the_returns_that_the_bellman_equa
 @pytest.mark.slow
 def test_the_command_plays_writes_and_draws_them(trained, capsys):
     assert main(["report", str(trained), "--branches", "3", "--no-images"]) == 0
-    file, page = capsys.readouterr().out.split()[-2:]
+    file, page = capsys.readouterr().out.splitlines()[-2:]
     episode = read_episode(file)
     assert episode.arrays[BRANCH_RETURN].shape == (min(24, len(episode)), 3)
     assert "Values against rollouts" in (trained / "report/index.html").read_text() and page.endswith("index.html")
