@@ -5,9 +5,10 @@ They stand beside `types` and not inside `envs`, because networks and algorithms
 """
 
 import functools
+import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,45 @@ class MultiBinary:
 
 
 @dataclass(frozen=True)
+class Group:
+    """A part of an observation: tokens of one kind, such as the cars that are seen, or the points of a road.
+
+    Encoders with attention read observations group by group (docs/en/networks.md).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    """The last axis holds the features of one token; those before it count tokens, and without any there is one."""
+    valid: int | None = None
+    """The feature that is 1 where a token is there and 0 where it only fills the shape; None: all are there."""
+    ordered: tuple[int, ...] = ()
+    """Axes along which a place has a meaning, as that of past steps; along the others, tokens may change places."""
+
+    def __post_init__(self) -> None:
+        """Take lists too; refuse what is no part of any observation."""
+        object.__setattr__(self, "shape", tuple(int(side) for side in self.shape))
+        object.__setattr__(self, "ordered", tuple(int(axis) for axis in self.ordered))
+        if not self.shape or min(self.shape) < 1:
+            raise ValueError(
+                f"group {self.name!r}: shape={self.shape} must be [..., tokens, features], each at least 1"
+            )
+        if self.valid is not None and not 0 <= self.valid < self.shape[-1]:
+            raise ValueError(f"group {self.name!r}: valid={self.valid} is none of its {self.shape[-1]} features")
+        if not all(0 <= axis < len(self.shape) - 1 for axis in self.ordered):
+            raise ValueError(f"group {self.name!r}: ordered={self.ordered} must be axes of tokens of {self.shape}")
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it holds."""
+        return math.prod(self.shape[:-1])
+
+
+@dataclass(frozen=True)
 class Box:
     """Arrays of one shape with a lower and an upper bound for every entry (either may be infinite)."""
 
@@ -89,12 +129,25 @@ class Box:
     high: Bound
     shape: tuple[int, ...]
     dtype: str = "float32"
+    groups: tuple[Group, ...] = field(default=(), repr=False)
+    """The parts that its numbers are of, one after the other in row-major order; none if nobody has said."""
 
     def __post_init__(self) -> None:
         """Round bounds and floats to float32, as we compute: equal spaces compare equal wherever they come from."""
         object.__setattr__(self, "low", _compact(np.asarray(self.low)))
         object.__setattr__(self, "high", _compact(np.asarray(self.high)))
         object.__setattr__(self, "dtype", "float32" if self.is_float else str(np.dtype(self.dtype)))
+        groups = tuple(Group(**group) if isinstance(group, Mapping) else group for group in self.groups)
+        object.__setattr__(self, "groups", groups)
+        if groups:
+            self._check_groups()
+
+    def _check_groups(self) -> None:
+        names, size = [group.name for group in self.groups], sum(group.size for group in self.groups)
+        if "" in names or len(set(names)) < len(names):
+            raise ValueError(f"groups {names}: each needs a name of its own")
+        if size != math.prod(self.shape) or not self.is_float:
+            raise ValueError(f"groups {names} hold {size} floats, but the box is {self.dtype}{list(self.shape)}")
 
     @classmethod
     def from_arrays(cls, low: np.ndarray, high: np.ndarray, dtype: str = "float32") -> "Box":
@@ -185,6 +238,39 @@ def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
     return unflatten(space, [function(leaf) for _, leaf in leaves(space)])
 
 
+def grouped(groups: Sequence[Group], low: float = -math.inf, high: float = math.inf) -> Box:
+    """Return the space of one flat vector that holds groups, one after the other."""
+    return Box(low, high, (sum(group.size for group in groups),), groups=tuple(groups))
+
+
+def structured(space: Box) -> Dict:
+    """Return the space of the same numbers as a dict: an array for each group."""
+    low, high = (split_groups(space, bound) for bound in space.bounds)
+    boxes = {}
+    for group in space.groups:
+        box = Box.from_arrays(low[group.name], high[group.name])
+        boxes[group.name] = Box(box.low, box.high, box.shape, groups=(group,))
+    return Dict(boxes)
+
+
+def split_groups(space: Box, value: Any) -> dict[str, Any]:
+    """Take arrays `[..., *space.shape]` apart: of each group `[..., *group.shape]`, by name."""
+    batch = value.shape[: value.ndim - len(space.shape)]
+    flat, start, parts = value.reshape(*batch, -1), 0, {}
+    for group in space.groups:
+        parts[group.name] = flat[..., start : start + group.size].reshape(*batch, *group.shape)
+        start += group.size
+    return parts
+
+
+def join_groups(space: Box, parts: Mapping[str, Any]) -> Any:
+    """Put groups together again: the inverse of `split_groups`."""
+    arrays = [parts[group.name] for group in space.groups]
+    flat = [x.reshape(*x.shape[: x.ndim - len(g.shape)], -1) for x, g in zip(arrays, space.groups, strict=True)]
+    joined = flat[0].__array_namespace__().concat(flat, axis=-1)  # of NumPy or of JAX
+    return joined.reshape(*joined.shape[:-1], *space.shape)
+
+
 def mask_size(space: Space) -> int | None:
     """Length of a mask of allowed actions: one entry for each value, components one after the other; None if unfit."""
     if isinstance(space, Discrete):
@@ -216,7 +302,10 @@ def to_data(space: Space) -> dict[str, Any]:
         return {"kind": "Dict", "spaces": [[name, to_data(part)] for name, part in space.spaces]}
     if isinstance(space, Tuple):
         return {"kind": "Tuple", "spaces": [to_data(part) for part in space.spaces]}
-    return {"kind": type(space).__name__, **asdict(space)}
+    held = asdict(space)
+    if not held.get("groups", True):
+        del held["groups"]  # a file is as it was before boxes had groups
+    return {"kind": type(space).__name__, **held}
 
 
 def from_data(data: dict[str, Any]) -> Space:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import ludus
-from ludus.networks.memory import GRUMemory, TransformerMemory, rotated
+from ludus.networks.attention import rotated
+from ludus.networks.memory import GRUMemory, TransformerMemory
 from ludus.networks.network import network_for
 from ludus.networks.recurrence import memory_of, span
 from ludus.networks.window import WindowMemory

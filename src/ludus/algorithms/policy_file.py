@@ -26,6 +26,7 @@ from ludus.algorithms.registry import build, builder, describe
 from ludus.networks.action_scaling import settled
 from ludus.networks.builders import NETWORKS
 from ludus.networks.network import Network
+from ludus.networks.tokens import layer_sizes
 from ludus.networks.vectors import vector_size
 from ludus.runtime import files
 from ludus.spaces import Space, flatten, from_data, leaves, mask_size, to_data, unflatten
@@ -33,6 +34,8 @@ from ludus.types import LudusError, Masked, Scaling, Spec, Tree, split_mask
 
 MOST_ENVS = 2**24
 """A file that says it was trained in more environments is not believed."""
+MOST_NUMBERS = 2**24
+"""Nor one that says that an observation, of which an encoder reads token by token, holds more numbers."""
 ENCLOSED = "ludus.safetensors"
 """What the safetensors file inside a PyTorch file is called."""
 PARAMETERS = "parameters/"
@@ -173,7 +176,11 @@ def _check_size(spec: Spec, network: Tree, arrays: dict[str, np.ndarray]) -> Non
     """Refuse a header that describes more than the file holds, before a network of that size is built."""
     held = sum(array.size for array in arrays.values())
     sizes = [size for size in jax.tree.leaves(network) if isinstance(size, int) and not isinstance(size, bool)]
-    sizes += [vector_size(leaf) for space in (spec.observation_space, spec.action_space) for _, leaf in leaves(space)]
+    observed, acted = ([vector_size(x) for _, x in leaves(s)] for s in (spec.observation_space, spec.action_space))
+    encoder = network.get("encoder") if isinstance(network, dict) else None
+    if encoder not in (None, {"name": "none"}) and max(observed) <= MOST_NUMBERS:
+        observed = layer_sizes(spec.observation_space)
+    sizes += observed + acted
     if not all(0 < size <= held for size in sizes) or not 0 < spec.num_envs <= MOST_ENVS:
         raise ValueError(f"it describes layers of {max(sizes)}, and the file holds {held} numbers in all")
 

@@ -17,6 +17,7 @@ from ludus.algorithms.ppo import PPO
 from ludus.algorithms.sac import SAC
 from ludus.algorithms.schedules import Function, Schedule
 from ludus.networks.builders import NETWORKS
+from ludus.networks.encoders import ENCODERS
 from ludus.runtime import user_code
 from ludus.types import LudusError
 
@@ -63,7 +64,9 @@ def build(
     """
     values = dict(description)
     name = values.pop("name")
-    for what, value in (("", name), (".network", _name_in(values.get("network"))), *_named(values)):
+    network = values.get("network")
+    chosen = ("", name), (".network", _name_in(network)), (".network.encoder", _name_in(_encoder_in(network)))
+    for what, value in (*chosen, *_named(values)):
         if value == CUSTOM:
             raise LudusError(f"algorithm{what} is your own code: {instead}")
     if saved_in is not None:
@@ -112,19 +115,38 @@ def builder(description: dict[str, Any]) -> Any:
     if name in NETWORKS:
         if name == "gru":  # before there was a choice, actor and critic shared the memory
             values = {"shared": True, **values}
+        if isinstance(encoder := values.get("encoder"), dict):
+            values["encoder"] = _encoder(encoder)
         return NETWORKS[name](**values)
+    return _own(name, values)
+
+
+def _encoder(description: dict[str, Any]) -> Any:
+    """Return what builds the encoder of a description."""
+    values = dict(description)
+    name = values.pop("name")
+    return ENCODERS[name](**values) if name in ENCODERS else _own(name, values)
+
+
+def _own(name: str, values: dict[str, Any]) -> Any:
+    """Return the user's own network or encoder: a class or function, or a dataclass with these fields."""
     found = user_code.load(name)
     return found(**values) if dataclasses.is_dataclass(found) else found
 
 
 def code_in(description: dict[str, Any]) -> list[str]:
     """Return the names of users' own code in a description."""
-    names = description.get("name"), _name_in(description.get("network"))
+    network = description.get("network")
+    names = description.get("name"), _name_in(network), _name_in(_encoder_in(network))
     return [name for name in names if isinstance(name, str) and ":" in name]
 
 
-def _name_in(network: Any) -> Any:
-    return network.get("name") if isinstance(network, dict) else None
+def _name_in(part: Any) -> Any:
+    return part.get("name") if isinstance(part, dict) else None
+
+
+def _encoder_in(network: Any) -> Any:
+    return network.get("encoder") if isinstance(network, dict) else None
 
 
 def _named(values: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -134,7 +156,7 @@ def _named(values: dict[str, Any]) -> list[tuple[str, Any]]:
 def _plain(name: str, value: Any) -> Any:
     """Return a hyperparameter as JSON and YAML know it."""
     if name == "network":
-        return _describe_network(value)
+        return _describe_part(NETWORKS, value)
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Schedule):
@@ -144,12 +166,14 @@ def _plain(name: str, value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str | list | dict) else CUSTOM
 
 
-def _describe_network(network: Any) -> dict[str, Any]:
+def _describe_part(kinds: dict[str, type], part: Any) -> dict[str, Any]:
     """Ours by its short name; a user's own by that of a class, of a function, or of a dataclass and its fields."""
-    known = next((name for name, kind in NETWORKS.items() if type(network) is kind), None)
-    is_made = dataclasses.is_dataclass(network) and not isinstance(network, type)
-    name = known or user_code.name_of(type(network) if is_made else network)
+    known = next((name for name, kind in kinds.items() if type(part) is kind), None)
+    is_made = dataclasses.is_dataclass(part) and not isinstance(part, type)
+    name = known or user_code.name_of(type(part) if is_made else part)
     if name is None:
         return {"name": CUSTOM}
-    fields = dataclasses.asdict(network) if is_made else {}
+    fields = dataclasses.asdict(part) if is_made else {}
+    if known and kinds is NETWORKS:
+        fields["encoder"] = _describe_part(ENCODERS, part.encoder)
     return {"name": name, **{key: list(x) if isinstance(x, tuple) else x for key, x in fields.items()}}

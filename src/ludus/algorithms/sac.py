@@ -102,11 +102,11 @@ class SAC(Algorithm):
         """Build networks, optimisers, statistics and an empty replay."""
         networks = soft_networks(self.network, spec)
         actor_key, *critic_keys = jax.random.split(key, 1 + NUM_CRITICS)
-        each = [networks.critic.initialize(critic_key) for critic_key in critic_keys]
-        critics = tuple(jnp.stack(leaves) for leaves in zip(*each, strict=True))
+        critics = networks.stacked([networks.critic.initialize(critic_key) for critic_key in critic_keys])
         alpha = self.alpha(0.0) if isinstance(self.alpha, Schedule) else self.alpha
         log_alpha = jax.device_put(np.log(np.float32(max(alpha, 1e-8))))
-        parameters = Parameters(networks.actor.initialize(actor_key), critics, log_alpha)
+        actor = networks.with_encoder(networks.actor.initialize(actor_key), critics)
+        parameters = Parameters(actor, critics, log_alpha)
         optimizers = Parameters(*(self._optimizer.init(part) for part in parameters))
         return SACState(
             Learner(parameters, jax.tree.map(jnp.copy, critics), optimizers),
@@ -256,16 +256,20 @@ class SAC(Algorithm):
     def update_actor(
         self, networks: SoftNetworks, learner: Learner, critics: Leaves, batch: Minibatch, noise: jax.Array
     ) -> PartUpdate:
-        """The actor towards less alpha log pi - min Q, eq. 7 to 9; `mean` is of log pi."""
-        obs = batch.drawn.obs
+        """The actor towards less alpha log pi - min Q, eq. 7 to 9; `mean` is of log pi.
+
+        An encoder that it shares is the critics', and stays theirs.
+        """
+        obs, actor = batch.drawn.obs, networks.with_encoder(learner.parameters.actor, critics)
 
         def loss(leaves: Leaves) -> tuple[jax.Array, jax.Array]:
-            action, log_prob = _sampled(networks.actor.merge(leaves)(obs), noise)
+            action, log_prob = _sampled(networks.actor.merge(networks.without_slope(leaves))(obs), noise)
             value = critic_values(networks.critic, critics, obs, action).min(axis=0)
             term = jnp.sum(batch.weight * (batch.alpha * log_prob - value))
             return term, jnp.sum(batch.weight * log_prob)
 
-        return self._descend(loss, learner.parameters.actor, learner.optimizers.actor)
+        made = self._descend(loss, actor, learner.optimizers.actor)
+        return made._replace(parameters=networks.with_encoder(made.parameters, critics))
 
     def update_temperature(self, learner: Learner, batch: Minibatch, log_prob: jax.Array) -> PartUpdate:
         """The temperature, if it is learnt, so that the entropy comes to its target, eq. 18."""

@@ -10,7 +10,7 @@ from ludus.algorithms.normalize import normalize
 from ludus.algorithms.replay import Drawn, Replay
 from ludus.networks.distributions import TanhGaussian
 from ludus.networks.network import Leaves, Network
-from ludus.networks.soft_actor_critic import NUM_CRITICS, SoftNetworks, critic_step, initial_memory
+from ludus.networks.soft_actor_critic import NUM_CRITICS, SoftNetworks, critic_step, initial_memory, one_critic
 from ludus.types import Tree
 
 
@@ -79,7 +79,7 @@ class SACCritic:
 
     def initial_memory(self, n: int) -> Tree:
         """Return the memory of both critics `[n, 2, ...]`; `()` if there is none."""
-        one = initial_memory(self.network, tuple(leaf[0] for leaf in self.parameters), n)
+        one = initial_memory(self.network, one_critic(self.network, self.parameters, 0), n)
         return jax.tree.map(lambda x: jnp.stack([x] * NUM_CRITICS, axis=1), one)
 
     def step(self, memory: Tree, obs: Tree, action: jax.Array) -> tuple[Tree, jax.Array]:
@@ -102,13 +102,23 @@ class SACState:
     networks: SoftNetworks = field(metadata={"static": True})
 
     def with_policy(self, policy: SACPolicy) -> "SACState":
-        """Return it with another actor, its statistics and the steps of warm-up that are left."""
-        learner = self.learner._replace(parameters=self.learner.parameters._replace(actor=policy.parameters))
+        """Return it with another actor, its statistics and the steps of warm-up that are left.
+
+        An encoder that it shares is that of the critics and of their targets too.
+        """
+        ours, targets = self.learner.parameters, self.learner.target_critics
+        critics, targets = (self.networks.critics_with_encoder(x, policy.parameters) for x in (ours.critics, targets))
+        parameters = ours._replace(actor=policy.parameters, critics=critics)
+        learner = self.learner._replace(parameters=parameters, target_critics=targets)
         return replace(self, learner=learner, observations=policy.observations, warmup_left=policy.warmup_left)
 
     def with_critic(self, critic: SACCritic) -> "SACState":
-        """Return it with other critics and their statistics; the targets begin where the critics are."""
-        parameters = self.learner.parameters._replace(critics=critic.parameters)
+        """Return it with other critics and their statistics; the targets begin where the critics are.
+
+        An encoder that they share is the actor's too.
+        """
+        actor = self.networks.with_encoder(self.learner.parameters.actor, critic.parameters)
+        parameters = self.learner.parameters._replace(actor=actor, critics=critic.parameters)
         targets = jax.tree.map(jnp.copy, critic.parameters)
         learner = self.learner._replace(parameters=parameters, target_critics=targets)
         return replace(self, learner=learner, observations=critic.observations)

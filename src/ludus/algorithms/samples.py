@@ -155,7 +155,7 @@ def _in_segments(x: jax.Array, length: int) -> jax.Array:
 def features_of(module: ActorCritic, part: Part, samples: Samples) -> Tree:
     """Return what the actor or the critic sees of samples, after its memory."""
     if samples.ended is None:
-        return module.remember((), samples.obs)[1]
+        return memory_of(module, part).remember((), samples.obs)[1]
     memory = samples.memories.actor if part == "actor" else samples.memories.critic
     obs, ended = jax.tree.map(lambda x: x.swapaxes(0, 1), (samples.obs, samples.ended))  # [N, L] -> [L, N]
     features = span(module, part, memory, obs, None, ended, len(ended)).features

@@ -20,7 +20,7 @@ from ludus.networks.layers import ACTIVATIONS, Torso
 from ludus.networks.memory import GRUMemory
 from ludus.networks.network import PARTS
 from ludus.networks.recurrence import memory_of, span
-from ludus.networks.soft_actor_critic import NUM_CRITICS, Past
+from ludus.networks.soft_actor_critic import NUM_CRITICS, Past, one_critic
 from ludus.runtime.packing import MetricVector
 from ludus.types import Rollout, Transition
 
@@ -60,7 +60,7 @@ def sac_saturation(after: SACState, rollout: Rollout) -> MetricVector:
     obs, ended = normalize(after.observations, steps.obs), steps.terminated | steps.truncated
     shown = Past(None, obs, None, ended) if networks.has_memory else obs
     modules = [networks.actor.merge(parameters.actor)]
-    modules += [networks.critic.merge(tuple(leaf[i] for leaf in parameters.critics)) for i in range(NUM_CRITICS)]
+    modules += [networks.critic.merge(one_critic(networks.critic, parameters.critics, i)) for i in range(NUM_CRITICS)]
     found: list[Shares] = []
     for name, module in zip(["actor", *["critics"] * NUM_CRITICS], modules, strict=True):
         features = module.seen.whole(shown)

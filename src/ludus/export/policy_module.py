@@ -52,6 +52,12 @@ def unit_bytes(x: torch.Tensor, leaf: Leaf) -> torch.Tensor:
     return (x.float() - low) / width
 
 
+def only_valid(scaled: torch.Tensor, x: torch.Tensor, entries: list[int]) -> torch.Tensor:
+    """Return zeros for tokens that are not there: entries of `x` say so, and the entry after its last is always 1."""
+    said = torch.cat([x, torch.ones_like(x[:, :1])], 1)[:, entries]
+    return torch.where(said > 0.5, scaled, 0.0)
+
+
 class Encoder(nn.Module):
     """Makes one vector of observations: normalised numbers, scaled bytes, one-hot choices, and features of images."""
 
@@ -87,7 +93,8 @@ class Encoder(nn.Module):
             x = unit_bytes(x, leaf) if leaf["kind"] == "bytes" else x.float()
             if leaf["kind"] == "numbers" and hasattr(self, "mean"):
                 rows = slice(first, first + leaf["size"])
-                x = ((x - self.mean[rows]) / (self.variance[rows] + 1e-8).sqrt()).clamp(-10.0, 10.0)
+                scaled = ((x - self.mean[rows]) / (self.variance[rows] + 1e-8).sqrt()).clamp(-10.0, 10.0)
+                x = only_valid(scaled, x, leaf["valid"]) if "valid" in leaf else scaled
                 first += leaf["size"]
             vectors.append(x)
         return torch.cat(vectors, 1)

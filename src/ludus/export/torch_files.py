@@ -16,16 +16,22 @@ import numpy as np
 
 from ludus.algorithms.critic import FORMAT as CRITIC_FORMAT
 from ludus.algorithms.critic import Critic
-from ludus.algorithms.normalize import location_and_scale, standard_deviation
+from ludus.algorithms.normalize import (
+    RunningStatistics,
+    TokenStatistics,
+    location_and_scale,
+    standard_deviation,
+)
 from ludus.algorithms.policy import FORMAT, Policy
 from ludus.algorithms.policy_file import ENCLOSED, as_bytes, write_file
 from ludus.export.interface import Arrays
 from ludus.networks.action_scaling import action_scale, action_size
 from ludus.networks.actor_critic import MemoryActorCritic, MLPActorCritic
 from ludus.networks.encoder import Encoder, NatureCNN
-from ludus.networks.layers import ACTIVATIONS, Linear, Torso
+from ludus.networks.encoders import ObservationEncoder
+from ludus.networks.layers import ACTIVATIONS, Linear, Part, Torso
 from ludus.networks.memory import GRUMemory
-from ludus.networks.soft_actor_critic import SoftActor, SoftCritic
+from ludus.networks.soft_actor_critic import NUM_CRITICS, SoftActor, SoftCritic, one_critic
 from ludus.networks.vectors import byte_scale, vector_size
 from ludus.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, flatten, leaves
 from ludus.types import Array, LudusError, Scaling
@@ -168,8 +174,8 @@ def _critic(critic: Critic) -> tuple[Description, Tensors]:
 def _twin_critic(critic: Critic) -> tuple[Description, Tensors]:
     state, space = critic.state, critic.spec.action_space
     description, tensors = {}, {}
-    for i in range(len(state.parameters[0])):
-        module = _supported(state.network.merge(tuple(leaf[i] for leaf in state.parameters)), (SoftCritic,))
+    for i in range(NUM_CRITICS):
+        module = _supported(state.network.merge(one_critic(state.network, state.parameters, i)), (SoftCritic,))
         seen, encoder = _encoder(module.encoder, critic)
         layers, linear = _perceptron(f"critics.{i}", module.torso, module.head)
         description = seen | layers | {"action_size": action_size(space)}
@@ -190,19 +196,26 @@ def _encoder_and_memory(
     module: SoftActor | MLPActorCritic | MemoryActorCritic, learned: Policy | Critic
 ) -> tuple[Description, Tensors]:
     """Return the description and the arrays of the encoder and of the memory."""
-    seen, encoder = _encoder(module.encoder, learned)
+    part: Part = "critic" if isinstance(learned, Critic) else "actor"
+    own = module.encoder if isinstance(module, SoftActor) else module.encoder_of(part)
+    seen, encoder = _encoder(own, learned)
     tensors = {f"encoder.{name}": x for name, x in encoder.items()}
     size = None
     if isinstance(module, MemoryActorCritic):
-        unit = _supported(module.memory_of("critic" if isinstance(learned, Critic) else "actor").unit, (GRUMemory,))
+        unit = _supported(module.memory_of(part).unit, (GRUMemory,))
         for ours, theirs in ((unit.from_input, "ih"), (unit.from_memory, "hh")):
             weight, bias = _linear(ours)
             tensors |= {f"gru.weight_{theirs}": weight, f"gru.bias_{theirs}": bias}
         size = unit.outputs
-    return seen | {"inputs": module.encoder.outputs, "memory_size": size}, tensors
+    return seen | {"inputs": own.outputs, "memory_size": size}, tensors
 
 
-def _encoder(encoder: Encoder, learned: Policy | Critic) -> tuple[Description, Tensors]:
+def _encoder(encoder: ObservationEncoder, learned: Policy | Critic) -> tuple[Description, Tensors]:
+    if not isinstance(encoder, Encoder):
+        name = type(encoder).__name__
+        raise LudusError(
+            f"format=torch: the network's encoder {name} is not encoder=none; use onnx, stablehlo or safetensors"
+        )
     space, statistics = learned.spec.observation_space, learned.state.observations
     tensors, observations, images = {}, [], 0
     for (name, leaf), part in zip(leaves(space), encoder.parts, strict=True):
@@ -215,8 +228,34 @@ def _encoder(encoder: Encoder, learned: Policy | Critic) -> tuple[Description, T
     if statistics is not None:
         known = [part for part in flatten(space, statistics) if part is not None]
         if known:
-            tensors["mean"], tensors["variance"] = _flat([s.mean for s in known]), _flat([s.variance for s in known])
+            tensors["mean"], tensors["variance"] = map(_flat, zip(*map(_moments, known), strict=True))
+        for description, part in zip(observations, flatten(space, statistics), strict=True):
+            if isinstance(part, TokenStatistics):
+                description["valid"] = _valid_entries(part)
     return {"observations": observations, "normalized": "mean" in tensors}, tensors
+
+
+def _moments(statistics: RunningStatistics | TokenStatistics) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance of each entry of an observation; 0 and 1 for one that stays as it is."""
+    if isinstance(statistics, RunningStatistics):
+        return np.ravel(statistics.mean), np.ravel(statistics.variance)
+    means, variances = [], []
+    for (_, tokens, _, valid), group in zip(statistics.rows, statistics.groups, strict=True):
+        mean, variance = np.array(group.mean), np.array(group.variance)
+        if valid is not None:
+            mean[valid], variance[valid] = 0.0, 1.0
+        means.append(np.tile(mean, tokens))
+        variances.append(np.tile(variance, tokens))
+    return np.concatenate(means), np.concatenate(variances)
+
+
+def _valid_entries(statistics: TokenStatistics) -> list[int]:
+    """Return, for each entry, which entry says whether its token is there; the number of entries if none does."""
+    size, entries = sum(rows.tokens * rows.features for rows in statistics.rows), []
+    for start, tokens, features, valid in statistics.rows:
+        for first in range(start, start + tokens * features, features):
+            entries += [size if valid in (None, i) else first + valid for i in range(features)]
+    return entries
 
 
 def _observation_description(leaf: Leaf, scaling: Scaling) -> Description:

@@ -9,7 +9,7 @@ from flax import nnx
 
 from ludus.networks.action_scaling import action_size
 from ludus.networks.distributions import Distribution, distribution_for
-from ludus.networks.encoder import Encoder
+from ludus.networks.encoders import EncoderChoice, NoEncoder, ObservationEncoder
 from ludus.networks.layers import Linear, Part, TorsoBuilder, generator_from
 from ludus.networks.memory import MemoryUnit, Span
 from ludus.spaces import Box, Space, leaves
@@ -17,6 +17,9 @@ from ludus.types import Spec, Tree
 
 UnitBuilder = Callable[[int, np.random.Generator], MemoryUnit]
 """Builds a unit that remembers, from the number of its inputs."""
+
+ONE_ENCODER = EncoderChoice(NoEncoder(), True)
+"""Observations as vectors, images by convolutions that actor and critic share."""
 
 
 class ActorCritic(nnx.Module):
@@ -65,21 +68,32 @@ class ActionHead(nnx.Module):
 class MLPActorCritic(ActorCritic):
     """Two separate perceptrons: nothing the critic learns disturbs the actor.
 
-    Only the convolutions over images are shared (detail 21 of PPO): they cost most, and see the same.
+    Only an encoder may be shared, as the convolutions over images are (detail 21 of PPO): they cost most, and see the
+    same.
     """
 
-    def __init__(self, spec: Spec, torso: TorsoBuilder, *, rngs: nnx.Rngs):
+    def __init__(self, spec: Spec, torso: TorsoBuilder, encoders: EncoderChoice = ONE_ENCODER, *, rngs: nnx.Rngs):
         """Build both networks for the spaces of `spec`."""
         generator = generator_from(rngs)
-        self.encoder = Encoder(spec.observation_space, generator, spec.scaling)
-        self.actor_torso = torso("actor", self.encoder.outputs, generator)
+        self.shared = encoders.is_shared
+        _add_encoders(self, encoders, spec, generator)
+        size = self.encoder_of("actor").outputs
+        self.actor_torso = torso("actor", size, generator)
         self.actor_head = ActionHead(self.actor_torso.outputs, spec.action_space, rngs=rngs)
-        self.critic_torso = torso("critic", self.encoder.outputs, generator)
+        self.critic_torso = torso("critic", size, generator)
         self.critic_head = Linear(self.critic_torso.outputs, 1, 1.0, generator)
 
+    def encoder_of(self, part: Part) -> ObservationEncoder:
+        """Return the encoder of a part."""
+        return _encoder(self, "encoder" if self.shared else f"{part}_encoder")
+
+    def memory_of(self, part: Part) -> "MLPActorCritic | MemoryOf":
+        """Return the view of a part: none has a memory, but each may have an encoder of its own."""
+        return self if self.shared else MemoryOf(self.encoder_of(part), None)
+
     def remember(self, memory: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
-        """Remember nothing; the features are the observations as vectors."""
-        return memory, self.encoder(obs)
+        """Remember nothing; the features are the observations as vectors, as the actor sees them."""
+        return memory, self.encoder_of("actor")(obs)
 
     def actor(self, features: jax.Array) -> Distribution:
         """Return the policy's distribution."""
@@ -91,24 +105,26 @@ class MLPActorCritic(ActorCritic):
 
 
 class MemoryOf:
-    """The memory of an actor, a critic, or both: an encoder and a unit that remembers."""
+    """The memory of an actor, a critic, or both: an encoder and, if there is one, a unit that remembers."""
 
-    def __init__(self, encoder: Encoder, unit: MemoryUnit):
+    def __init__(self, encoder: ObservationEncoder, unit: MemoryUnit | None):
         """Hold the layers of a module."""
         self.encoder, self.unit = encoder, unit
 
     def initial_memory(self, n: int) -> Tree:
         """Memory of `n` environments at an episode's start."""
-        return self.unit.initial(n)
+        return () if self.unit is None else self.unit.initial(n)
 
     def remember(self, memory: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
         """Take in observations `[n, ...]`: the new memory and features `[n, outputs]`."""
-        return self.unit.step(memory, self.encoder(obs))
+        seen = self.encoder(obs)
+        return (memory, seen) if self.unit is None else self.unit.step(memory, seen)
 
     def span(self, memory: Tree, obs: Tree, next_obs: Tree | None, ended: jax.Array, every: int) -> Span:
         """Take in observations `[T, B, ...]`; see `memory.MemoryUnit`."""
         after = None if next_obs is None else self.encoder(next_obs)
-        return self.unit.span(memory, self.encoder(obs), after, ended, every)
+        seen = self.encoder(obs)
+        return Span(seen, after, memory) if self.unit is None else self.unit.span(memory, seen, after, ended, every)
 
 
 class MemoryActorCritic(ActorCritic):
@@ -118,25 +134,39 @@ class MemoryActorCritic(ActorCritic):
     share it drives that into saturation, and then neither learns. Sharing one is cheaper where returns are normalised.
     """
 
-    def __init__(self, spec: Spec, unit: UnitBuilder, torso: TorsoBuilder, shared: bool, *, rngs: nnx.Rngs):
-        """Build units, perceptrons and heads."""
+    def __init__(
+        self,
+        spec: Spec,
+        unit: UnitBuilder,
+        torso: TorsoBuilder,
+        shared: bool,
+        encoders: EncoderChoice = ONE_ENCODER,
+        *,
+        rngs: nnx.Rngs,
+    ):
+        """Build encoders, units, perceptrons and heads; a memory that is shared has one encoder."""
         generator = generator_from(rngs)
-        self.encoder = Encoder(spec.observation_space, generator, spec.scaling)
-        self.shared = shared
+        _add_encoders(self, encoders, spec, generator)
+        self.shared, self.shares_encoder = shared, encoders.is_shared
+        inputs = self.encoder_of("actor").outputs
         if shared:
-            self.memory = unit(self.encoder.outputs, generator)
+            self.memory = unit(inputs, generator)
         else:
-            self.actor_memory = unit(self.encoder.outputs, generator)
-            self.critic_memory = unit(self.encoder.outputs, generator)
+            self.actor_memory = unit(inputs, generator)
+            self.critic_memory = unit(inputs, generator)
         size = self._unit("actor").outputs
         self.actor_torso = torso("actor", size, generator)
         self.actor_head = ActionHead(self.actor_torso.outputs, spec.action_space, rngs=rngs)
         self.critic_torso = torso("critic", size, generator)
         self.critic_head = Linear(self.critic_torso.outputs, 1, 1.0, generator)
 
+    def encoder_of(self, part: Part) -> ObservationEncoder:
+        """Return the encoder of a part."""
+        return _encoder(self, "encoder" if self.shares_encoder else f"{part}_encoder")
+
     def memory_of(self, part: Part) -> MemoryOf:
         """Return the memory of a part."""
-        return MemoryOf(self.encoder, self._unit(part))
+        return MemoryOf(self.encoder_of(part), self._unit(part))
 
     def initial_memory(self, n: int) -> Tree:
         """Memory of the actor in `n` environments at an episode's start."""
@@ -156,3 +186,13 @@ class MemoryActorCritic(ActorCritic):
 
     def _unit(self, part: Part) -> MemoryUnit:
         return self.memory if self.shared else self.actor_memory if part == "actor" else self.critic_memory
+
+
+def _add_encoders(module: nnx.Module, encoders: EncoderChoice, spec: Spec, generator: np.random.Generator) -> None:
+    """Give a module one encoder, or one for the actor and one for the critic."""
+    for name in ("encoder",) if encoders.is_shared else ("actor_encoder", "critic_encoder"):
+        setattr(module, name, encoders.build(spec.observation_space, generator, spec.scaling))
+
+
+def _encoder(module: nnx.Module, name: str) -> ObservationEncoder:
+    return getattr(module, name)

@@ -5,16 +5,20 @@ remember, and puts heads of its own on them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from flax import nnx
 
 from ludus.networks.actor_critic import ActorCritic, MemoryActorCritic, MLPActorCritic
+from ludus.networks.encoders import EncoderBuilder, EncoderChoice, NoEncoder
 from ludus.networks.layers import ACTIVATIONS, Part, Torso
 from ludus.networks.memory import GRUMemory, TransformerMemory
 from ludus.networks.window import WindowMemory
 from ludus.types import LudusError, Spec
+
+CHOSEN = {"configurable": False}
+"""A field that is chosen as a whole group of settings, and is no key itself."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,10 @@ class MLP:
     """Nonlinearity after each hidden layer: tanh, relu, elu, gelu or silu."""
     critic_hidden_sizes: tuple[int, ...] | None = None
     """Width of each hidden layer of the critic; null: as the actor's."""
+    encoder: EncoderBuilder = field(default=NoEncoder(), metadata=CHOSEN)
+    """Makes a vector of observations; see `encoders.py`."""
+    share_encoder: bool | None = None
+    """Whether actor and critic have one encoder; null: only in PPO, and only encoder=none, whose images cost most."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -34,7 +42,7 @@ class MLP:
 
     def __call__(self, spec: Spec, rngs: nnx.Rngs) -> ActorCritic:
         """Build an actor-critic."""
-        return MLPActorCritic(spec, self.torso, rngs=rngs)
+        return MLPActorCritic(spec, self.torso, _encoders(self), rngs=rngs)
 
     def torso(self, part: Part, inputs: int, generator: np.random.Generator) -> Torso:
         """Build the hidden layers of an actor or a critic."""
@@ -57,6 +65,10 @@ class GRU:
     """Whether actor and critic share one memory; then returns should be normalised."""
     horizon: int | None = None
     """Steps for which some of the memory lasts from the first, at least 2; null: all of it fades within a few."""
+    encoder: EncoderBuilder = field(default=NoEncoder(), metadata=CHOSEN)
+    """Makes a vector of observations; see `encoders.py`."""
+    share_encoder: bool | None = None
+    """Whether actor and critic have one encoder; null: only in PPO, and only encoder=none, whose images cost most."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -67,7 +79,7 @@ class GRU:
 
     def __call__(self, spec: Spec, rngs: nnx.Rngs) -> ActorCritic:
         """Build an actor-critic."""
-        return MemoryActorCritic(spec, self.unit, self.torso, self.shared, rngs=rngs)
+        return MemoryActorCritic(spec, self.unit, self.torso, self.shared, _encoders(self), rngs=rngs)
 
     def torso(self, part: Part, inputs: int, generator: np.random.Generator) -> Torso:
         """Build the hidden layers of an actor or a critic."""
@@ -104,6 +116,10 @@ class Transformer:
     """Share of what blocks add that is left out while PPO fits the critic; the actor never drops anything."""
     strict_window: bool = False
     """Whether nothing at all comes of steps older than context_length; a step then costs the whole window."""
+    encoder: EncoderBuilder = field(default=NoEncoder(), metadata=CHOSEN)
+    """Makes a vector of observations; see `encoders.py`."""
+    share_encoder: bool | None = None
+    """Whether actor and critic have one encoder; null: only in PPO, and only encoder=none, whose images cost most."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -119,7 +135,7 @@ class Transformer:
 
     def __call__(self, spec: Spec, rngs: nnx.Rngs) -> ActorCritic:
         """Build an actor-critic."""
-        return MemoryActorCritic(spec, self.unit, self.torso, self.shared, rngs=rngs)
+        return MemoryActorCritic(spec, self.unit, self.torso, self.shared, _encoders(self), rngs=rngs)
 
     def torso(self, part: Part, inputs: int, generator: np.random.Generator) -> Torso:
         """Build the hidden layers of an actor or a critic."""
@@ -154,6 +170,12 @@ def _torso(config: MLP | GRU | Transformer, part: Part, inputs: int, generator: 
     return Torso(inputs, config.hidden_sizes if own is None else own, config.activation, generator)
 
 
+def _encoders(config: MLP | GRU | Transformer) -> EncoderChoice:
+    """Return the encoders of an actor-critic."""
+    is_shared = isinstance(config.encoder, NoEncoder) if config.share_encoder is None else config.share_encoder
+    return EncoderChoice(config.encoder, is_shared or getattr(config, "shared", False))
+
+
 def _check_counts(config: GRU | Transformer, *names: str, least: int = 1) -> None:
     for name in names:
         value = getattr(config, name)
@@ -169,5 +191,9 @@ def _check_torso(config: MLP | GRU | Transformer) -> None:
         object.__setattr__(config, name, tuple(sizes))  # a list from a config file is welcome
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             raise LudusError(f"algorithm.network.{name}={list(sizes)}: every size must be a positive integer")
+    if not callable(config.encoder):
+        raise LudusError(f"algorithm.network.encoder={config.encoder!r}: must be an encoder such as LatentQuery()")
+    if getattr(config, "shared", False) and config.share_encoder is False:
+        raise LudusError("algorithm.network.share_encoder=false: one memory (network.shared=true) has one encoder")
     if config.activation not in ACTIVATIONS:
         raise LudusError(f"algorithm.network.activation={config.activation!r}: must be one of {', '.join(ACTIVATIONS)}")

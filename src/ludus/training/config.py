@@ -7,7 +7,7 @@ bottom to top: defaults, the preset of the environment and algorithm, the user's
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from importlib.resources import as_file, files
 from typing import Any, NamedTuple
 
@@ -18,23 +18,30 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from ludus.algorithms import schedules
 from ludus.algorithms.base import Algorithm
-from ludus.algorithms.registry import ALGORITHMS, with_defaults
+from ludus.algorithms.registry import ALGORITHMS
 from ludus.algorithms.registry import build as build_algorithm
 from ludus.envs.base import AnyEnv
 from ludus.envs.registry import WORKER_KEYS, as_wrappers, code_in, make_env
 from ludus.networks.builders import NETWORKS
+from ludus.networks.encoders import ENCODERS
 from ludus.runtime import secrets, user_code
 from ludus.training.budget import Budget
 from ludus.training.config_files import Given, Layer, OwnFiles
+from ludus.training.config_groups import (
+    CHOICES,
+    DEFAULT_ALGORITHM,
+    Names,
+    default_encoder,
+    default_names,
+    default_network,
+    full_key,
+    groups_of,
+)
 from ludus.training.config_keys import Setting, check_schedulable, settings_of, table
 from ludus.training.config_words import nearest, parse_single
 from ludus.training.settings import NAMES, PARTS, Settings
 from ludus.training.settings import code_in as code_of_parts
 from ludus.types import LudusError
-
-DEFAULT_ALGORITHM = "ppo"
-CHOICES: dict[str, dict[str, type]] = {"algorithm": ALGORITHMS, "algorithm/network": NETWORKS}
-"""Keys that choose a whole group of settings, and what there is to choose from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,23 +90,30 @@ class Parts(NamedTuple):
 def compose(overrides: Sequence[str], own: OwnFiles = OwnFiles()) -> TrainConfig:  # noqa: B008  frozen
     """Lay the user's `key=value` words over files, preset and defaults; LudusError for the first that is wrong."""
     own = replace(own, used=[])
-    parsed = {_full_key(override.key_or_group): override for override in map(parse_single, overrides)}
+    parsed = {full_key(override.key_or_group): override for override in map(parse_single, overrides)}
     typed = {key: Given(override.value(), str(override.input_line)) for key, override in parsed.items()}
     given = own.given() | typed
     env = str(given["env"].value) if "env" in given else "None"
     algorithm, below = _chosen("algorithm", own, [given], _default_algorithm(env, own), typed)
     preset = _preset(given.pop("preset", Given("auto", "")).value, env, algorithm, own)
     below = own.option("preset", preset) | below
-    default = _default_network(algorithm)
+    default = default_network(algorithm)
     network, network_layer = _chosen("algorithm/network", own, [given, below], default or "", typed)
     if network and default is None:
         raise LudusError(f"algorithm/network={network}: algorithm={algorithm} has no network to choose")
-    given = below | network_layer | given
-    groups = _groups(algorithm, network)
+    own_encoder = default_encoder(algorithm, network)
+    encoder, encoder_layer = _chosen(
+        "algorithm/network/encoder", own, [given, network_layer, below], own_encoder or "", typed
+    )
+    if encoder and own_encoder is None:
+        raise LudusError(f"algorithm/network/encoder={encoder}: {network or algorithm} has no encoder to choose")
+    given = below | network_layer | encoder_layer | given
+    names = Names(algorithm, network, encoder)
+    groups = _groups(names)
     known = {setting.key: setting for group in groups.values() for setting in group}
     for key, (_, where) in given.items():
         _check_key(key, known, where if key not in typed else "")
-    config = _base(groups, algorithm, network, None if preset in own.names("preset") else preset)
+    config = _base(groups, names, None if preset in own.names("preset") else preset)
     config.preset, config.sources = preset, own.used
     if any(name in given and given[name].value is not None for name in ("max_episodes", "max_seconds")):
         config.total_steps = None
@@ -115,7 +129,7 @@ def compose(overrides: Sequence[str], own: OwnFiles = OwnFiles()) -> TrainConfig
 
 def changes(words: Sequence[str]) -> dict[str, Any]:
     """Read `key=value` words that change a run that exists; which of them it can take is not decided here."""
-    groups = _groups(DEFAULT_ALGORITHM, _default_network(DEFAULT_ALGORITHM) or "")
+    groups = _groups(default_names(DEFAULT_ALGORITHM))
     known = {setting.key: setting for prefix in ("", *(f"{part}." for part in PARTS)) for setting in groups[prefix]}
     config = _blank()
     values = {}
@@ -150,32 +164,29 @@ def presets() -> list[str]:
 
 def help_text() -> str:
     """Return every key with its type, default and meaning."""
-    network = _default_network(DEFAULT_ALGORITHM) or ""
-    chosen = zip(CHOICES.items(), (DEFAULT_ALGORITHM, network), strict=True)
+    names = default_names(DEFAULT_ALGORITHM)
+    chosen = zip(CHOICES.items(), names, strict=True)
     choices = [
         Setting(key, str, default, f"one of {', '.join(of)}; its settings are below") for (key, of), default in chosen
     ]
-    sections = {"run": [*_groups(DEFAULT_ALGORITHM, network)[""], *choices]}
+    sections = {"run": [*_groups(names)[""], *choices]}
     for part in PARTS:
-        sections[part] = _groups(DEFAULT_ALGORITHM, network)[f"{part}."]
+        sections[part] = _groups(names)[f"{part}."]
     for name in ALGORITHMS:
-        sections[f"algorithm={name}"] = _groups(name, _default_network(name) or "")["algorithm."]
+        sections[f"algorithm={name}"] = _groups(default_names(name))["algorithm."]
     for name in NETWORKS:
-        sections[f"algorithm/network={name}"] = _groups(DEFAULT_ALGORITHM, name)["algorithm.network."]
-    text = "\n\n".join("\n".join([f"{title}:", *table(group)]) for title, group in sections.items())
+        sections[f"algorithm/network={name}"] = _groups(names._replace(network=name))["algorithm.network."]
+    for name in ENCODERS:
+        sections[f"algorithm/network/encoder={name}"] = _groups(names._replace(encoder=name))[
+            "algorithm.network.encoder."
+        ]
+    text = "\n\n".join("\n".join([f"{title}:", *table(group)]) for title, group in sections.items() if group)
     hint = f"a float of an algorithm may also follow the progress of the run: {schedules.FORMS}"
     return f"{text}\n\n{hint}\n\npresets: {', '.join(presets())}"
 
 
-def _full_key(key: str) -> str:
-    """Return the key for which a shorter one stands: `network` is for that of the algorithm."""
-    if key == "network":
-        return "algorithm/network"
-    return f"algorithm.{key}" if key.startswith("network.") else key
-
-
 def _chosen(key: str, own: OwnFiles, layers: list[Layer], default: str, typed: Layer) -> tuple[str, Layer]:
-    """Return which algorithm or network is chosen, by name or by a user's file, and what such files say.
+    """Return which algorithm, network or encoder is chosen, by name or by a user's file, and what such files say.
 
     A file may itself choose, by its `name`: one of ours, another file or code of the user's own, as `module:Name`.
     """
@@ -207,33 +218,10 @@ def _check_code(config: TrainConfig, typed: Layer) -> None:
     user_code.check_saved([name for name in names if name not in commanded], ", ".join(config.sources))
 
 
-def _default_network(algorithm: str) -> str | None:
-    """Return the name of the network that an algorithm prefers; None if it has none to choose."""
-    preferred = getattr(with_defaults(algorithm), "network", None)
-    if preferred is None:
-        return None
-    return next((name for name, kind in NETWORKS.items() if type(preferred) is kind), "")
-
-
-def _network_defaults(algorithm: str, network: str) -> Any:
-    """Return what can be set of a network, with the defaults that the algorithm has for it; None if nothing can."""
-    preferred, kind = getattr(with_defaults(algorithm), "network", None), NETWORKS.get(network)
-    if kind is None:
-        kind = user_code.load(network) if ":" in network else None
-    if kind is None or not is_dataclass(kind):
-        return None
-    return preferred if type(preferred) is kind else kind()
-
-
-def _groups(algorithm: str, network: str) -> dict[str, list[Setting]]:
+def _groups(names: Names) -> dict[str, list[Setting]]:
     """Return everything that can be set, by the prefix of its keys."""
-    sources = {
-        "": TrainConfig(),
-        **{f"{part}.": kind() for part, kind in PARTS.items()},
-        "algorithm.": with_defaults(algorithm),
-        "algorithm.network.": _network_defaults(algorithm, network),
-    }
-    return {prefix: settings_of(source, prefix) for prefix, source in sources.items()}
+    run = {"": TrainConfig(), **{f"{part}.": kind() for part, kind in PARTS.items()}}
+    return {prefix: settings_of(source, prefix) for prefix, source in run.items()} | groups_of(names)
 
 
 def _check_key(key: str, known: dict[str, Setting], where: str = "") -> None:
@@ -264,16 +252,19 @@ def _default_algorithm(env: str, own: OwnFiles) -> str:
     return DEFAULT_ALGORITHM if DEFAULT_ALGORITHM in tuned or not tuned else tuned[0]
 
 
-def _base(groups: dict[str, list[Setting]], algorithm: str, network: str, preset: str | None) -> DictConfig:
+def _base(groups: dict[str, list[Setting]], names: Names, preset: str | None) -> DictConfig:
     """Let Hydra compose the schemas, which hold the defaults, and the preset."""
     store = ConfigStore.instance()
     store.store("ludus_train", _blank())
-    inside = [("network", Any, MISSING)] if network else []
-    layers = [f"+algorithm={_plain_name(algorithm)}", *([f"+presets={preset}"] if preset else [])]
-    store.store(_plain_name(algorithm), _schema(algorithm, groups["algorithm."], *inside), "algorithm")
-    if network:
-        store.store(_plain_name(network), _schema(network, groups["algorithm.network."]), "algorithm/network")
-        layers.insert(1, f"+algorithm/network={_plain_name(network)}")
+    layers = []
+    for group, name, inside in zip(CHOICES, names, ("network", "encoder", None), strict=True):
+        if not name:
+            break
+        is_filled = inside is not None and bool(getattr(names, inside))
+        schema = _schema(name, groups[f"{group.replace('/', '.')}."], *([(inside, Any, MISSING)] if is_filled else []))
+        store.store(_plain_name(name), schema, group)
+        layers.append(f"+{group}={_plain_name(name)}")
+    layers += [f"+presets={preset}"] if preset else []
     with hydra.initialize_config_module("ludus.training", version_base=None):
         return hydra.compose("ludus_train", layers)
 

@@ -17,7 +17,9 @@ from ludus.runtime import files
 from ludus.types import LudusError
 
 MOST_BYTES = 1 << 20
-CHOICES = {"algorithm": "algorithm", "algorithm.network": "algorithm/network"}
+CHOICES: dict[str, str] = {
+    name.replace("/", "."): name for name in ("algorithm", "algorithm/network", "algorithm/network/encoder")
+}
 """Parts of a file whose `name`, or the name that stands in their place, is a choice; and the key of that."""
 
 
@@ -56,7 +58,10 @@ class OwnFiles:
             return []
         root = self.folder / group
         names = (path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
-        return sorted(name for name in names if group != "algorithm" or not name.startswith("network/"))
+        below = tuple(
+            f"{other.removeprefix(group)[1:]}/" for other in CHOICES.values() if other.startswith(f"{group}/")
+        )
+        return sorted(name for name in names if not name.startswith(below))
 
     def option(self, group: str, name: Any) -> Layer:
         """Return what a file of the folder says that was chosen by name; nothing if there is none."""
