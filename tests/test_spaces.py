@@ -10,11 +10,13 @@ from ludus.spaces import (
     Box,
     Dict,
     Discrete,
+    Group,
     MultiBinary,
     MultiDiscrete,
     Tuple,
     flatten,
     from_data,
+    grouped,
     leaves,
     map_leaves,
     mask_size,
@@ -38,6 +40,7 @@ SPACES = [
     Box((-1.0, 0.0), (1.0, np.inf), (2,)),
     NESTED,
     Tuple(()),
+    grouped([Group("ego", (2,)), Group("cars", [3, 5, 4], valid=3, ordered=[1])]),
 ]
 
 
@@ -45,6 +48,12 @@ SPACES = [
 def test_a_space_is_hashable_and_survives_json(space):
     assert hash(space) == hash(from_data(to_data(space)))
     assert space == from_data(json.loads(json.dumps(to_data(space))))
+
+
+def test_a_box_without_groups_is_written_as_ever():
+    box = Box(-1.0, 1.0, (2,))
+    assert to_data(box) == {"kind": "Box", "low": -1.0, "high": 1.0, "shape": (2,), "dtype": "float32"}
+    assert box != Box(-1.0, 1.0, (2,), groups=[Group("one", (2,))])
 
 
 def test_spaces_that_mean_the_same_are_equal():

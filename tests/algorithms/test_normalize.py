@@ -15,8 +15,11 @@ from ludus.algorithms.normalize import (
     standardize,
     update_statistics,
 )
+from ludus.algorithms.observations import observation_statistics
+from ludus.spaces import Group, grouped, join_groups, split_groups, structured
 
 take_in = jax.jit(update_statistics)
+normalized = jax.jit(normalize)
 
 
 def taken_in(batches: list[np.ndarray]) -> RunningStatistics:
@@ -131,3 +134,48 @@ def test_explained_variance_is_its_formula_and_zero_for_a_constant_target():
     assert explained_variance(target, target, None) == 1
     assert explained_variance(prediction, jnp.ones((8, 4)), None) == 0
     assert explained_variance(prediction, target, np.zeros((8, 4), bool)) == 0
+
+
+GROUPS = grouped([Group("ego", (2,)), Group("cars", (2, 3, 3), valid=2)], -9.0, 9.0)
+
+
+def cars_and_more(steps: int) -> np.ndarray:
+    """A rollout `[steps, 4, 20]` in which half of the tokens are missing, and hold numbers of another kind."""
+    rng = np.random.default_rng(steps)
+    x = rng.normal(3.0, 2.0, (steps, 4, 20)).astype(np.float32)
+    cars = x[..., 2:].reshape(steps, 4, 6, 3)
+    cars[..., 2] = rng.integers(0, 2, cars.shape[:-1])
+    cars[cars[..., 2] == 0, :2] = 1e6
+    return x
+
+
+@pytest.mark.requirement("S2.26")
+def test_tokens_of_a_group_are_measured_together_and_those_that_are_not_there_not_at_all():
+    batches, stats = [cars_and_more(5), cars_and_more(3)], observation_statistics(GROUPS)
+    valid = np.ones((5, 4), bool)
+    valid[2, 1] = False
+    for x, rows in zip(batches, (jnp.asarray(valid), None), strict=True):
+        stats = take_in(stats, jnp.asarray(x), rows)
+    seen = np.concatenate([batches[0][valid], batches[1].reshape(-1, 20)]).astype(np.float64)
+    cars = seen[:, 2:].reshape(-1, 3)
+    cars = cars[cars[:, 2] == 1]
+    for i, rows in enumerate((seen[:, :2], cars)):
+        np.testing.assert_allclose(stats.groups[i].mean, rows.mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(stats.groups[i].variance, rows.var(axis=0), rtol=1e-4, atol=1e-6)
+        assert stats.groups[i].count == len(rows)
+    made = np.asarray(normalized(stats, jnp.asarray(batches[1])))
+    assert made.shape == batches[1].shape
+    before, after = (x[..., 2:].reshape(-1, 3) for x in (batches[1], made))
+    there = before[:, 2] == 1
+    expected = (before[there, :2] - cars[:, :2].mean(axis=0)) / np.sqrt(cars[:, :2].var(axis=0) + 1e-8)
+    np.testing.assert_allclose(after[there, :2], expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(after[~there], 0.0)
+    np.testing.assert_array_equal(after[:, 2], before[:, 2], "what says which are there stays")
+
+
+def test_a_dict_of_groups_is_normalised_as_the_flat_vector():
+    x, space = cars_and_more(4), structured(GROUPS)
+    flat = take_in(observation_statistics(GROUPS), jnp.asarray(x))
+    parts = {name: jnp.asarray(part) for name, part in split_groups(GROUPS, x).items()}
+    apart = normalized(take_in(observation_statistics(space), parts), parts)
+    np.testing.assert_allclose(join_groups(GROUPS, apart), normalized(flat, jnp.asarray(x)), rtol=1e-5, atol=1e-6)

@@ -1,6 +1,7 @@
 """The configuration: layers, choices, sweeps, presets, and that the dataclasses are its only source."""
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import ludus
 from ludus.algorithms import registry
 from ludus.algorithms.hyperparameters import traced
+from ludus.networks.encoders import ENCODERS, LateFusion, LatentQuery, TokenMLP
 from ludus.runtime.demonstrations import from_arrays
 from ludus.training import config, config_words
 from ludus.types import LudusError, Spec
@@ -232,6 +234,42 @@ def test_interpolations_are_resolved():
     assert config.compose([PLAIN, "seed=4", "run_dir=out/${env}-${seed}"]).run_dir == "out/CliffWalking-v1-4"
 
 
+@pytest.mark.requirement("S2.1")
+@pytest.mark.requirement("S2.26")
+@pytest.mark.parametrize(
+    ("words", "network"),
+    [
+        (["encoder=lq"], ludus.MLP(encoder=LatentQuery())),
+        (["network/encoder=lq", "network.encoder.depth=2"], ludus.MLP(encoder=LatentQuery(depth=2))),
+        (["network=gru", "algorithm/network/encoder=mlp", "encoder.hidden_sizes=[8]", "network.share_encoder=true"],
+         ludus.GRU(encoder=TokenMLP((8,)), share_encoder=True)),
+        (["algorithm=sac", "encoder=wayformer", "algorithm.network.encoder.tied=false"],
+         ludus.MLP((256, 256), "relu", encoder=LateFusion(tied=False))),
+        (["encoder=none"], ludus.MLP()),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_encoder_is_a_group_of_every_network(words, network):
+    config_ = config.compose(["env=NearestTarget-v1", *words])
+    algorithm = config.build(config_).algorithm
+    assert algorithm.network == network
+    assert registry.build(registry.describe(algorithm)) == algorithm, "so it is saved, and read again"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["encoder=lqq"], "algorithm/network/encoder=lqq: must be one of none, mlp, lq, wayformer"),
+        (["encoder=lq", "encoder.dept=1"], "algorithm.network.encoder.dept: no such key; did you mean"),
+        (["encoder.depth=1"], "algorithm.network.encoder.depth: no such key"),
+        (["encoder=lq", "encoder.num_heads=5"], "encoder.num_heads=5: must divide algorithm.network.encoder.model_dim"),
+    ],
+)
+def test_a_wrong_encoder_is_one_line(words, told):
+    with pytest.raises(ludus.LudusError, match=re.escape(told)):
+        config.build(config.compose(["env=NearestTarget-v1", *words]))
+
+
 def test_help_gives_every_key_a_type_a_default_and_a_meaning():
     lines = {line.split()[0]: line.split() for line in config.help_text().splitlines() if line.startswith("  ")}
     assert lines["env"][1:3] == ["str", "required"]
@@ -247,5 +285,7 @@ def test_help_gives_every_key_a_type_a_default_and_a_meaning():
         }
     builders = (ludus.MLP, ludus.GRU, ludus.Transformer)
     networks = {f"algorithm.network.{f.name}" for builder in builders for f in dataclasses.fields(builder)}
-    assert lines.keys() == names | networks | {"algorithm/network"}
+    networks -= {"algorithm.network.encoder"}
+    encoders = {f"algorithm.network.encoder.{f.name}" for kind in ENCODERS.values() for f in dataclasses.fields(kind)}
+    assert lines.keys() == names | networks | encoders | {"algorithm/network", "algorithm/network/encoder"}
     assert all(len(words) > 4 for words in lines.values())

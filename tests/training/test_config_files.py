@@ -28,6 +28,8 @@ FILES = {
     "later.yaml": "{num_envs: 2, algorithm.gamma: 0.9}",
     "conf/algorithm/network/big.yaml": "{name: mlp, hidden_sizes: [256, 256]}",
     "conf/algorithm/network/huge.yaml": "{name: big, activation: relu, hidden_sizes: [512]}",
+    "conf/algorithm/network/encoder/deep.yaml": "{name: lq, depth: 8}",
+    "conf/algorithm/network/seeing.yaml": "{name: gru, memory_size: 8, encoder: {name: deep, num_latents: 2}}",
     "conf/algorithm/careful.yaml": "{name: sac, tau: 0.001, network: big}",
     "conf/preset/quick.yaml": "# all keys\n{total_steps: 64, algorithm: {gamma: 0.5, network: {hidden_sizes: [3]}}}",
     "conf/preset/Pendulum-v1/ppo.yaml": "num_envs: 3",
@@ -44,6 +46,15 @@ def _folder(tmp_path, monkeypatch):
 
 def compose(*words: str, files: tuple[str, ...] = (), folder: str | None = "conf") -> config.TrainConfig:
     return config.compose(words, OwnFiles([Path(file) for file in files], folder and Path(folder)))
+
+
+@pytest.mark.requirement("S2.1")
+def test_an_encoder_is_chosen_from_a_file_and_by_one():
+    deep = compose("env=CartPole-v1", "encoder=deep", "encoder.depth=7").algorithm["network"]["encoder"]
+    assert (deep["name"], deep["depth"], deep["num_latents"]) == ("lq", 7, 16)
+    seeing = compose("env=CartPole-v1", "network=seeing").algorithm["network"]
+    assert (seeing["name"], seeing["memory_size"]) == ("gru", 8)
+    assert (seeing["encoder"]["name"], seeing["encoder"]["depth"], seeing["encoder"]["num_latents"]) == ("lq", 8, 2)
 
 
 @pytest.mark.requirement("S2.1")
