@@ -42,8 +42,8 @@ def algorithm_of(name: str, network) -> ludus.PPO | ludus.SAC:
 @pytest.mark.parametrize(
     ("algorithm", "network", "encoder", "share"),
     [
-        ("ppo", "mlp", "mlp", None), ("ppo", "mlp", "wayformer", True), ("ppo", "gru", "lq", None),
-        ("sac", "mlp", "lq", True), ("sac", "gru", "mlp", True), ("sac", "mlp", "wayformer", None),
+        ("ppo", "mlp", "mlp", None), ("ppo", "gru", "lq", None),
+        ("sac", "mlp", "wayformer", None), ("sac", "gru", "lq", True),
     ],
 )  # fmt: skip
 def test_an_encoder_is_trained_and_kept_in_files(tmp_path, algorithm, network, encoder, share):
@@ -51,8 +51,7 @@ def test_an_encoder_is_trained_and_kept_in_files(tmp_path, algorithm, network, e
     env = ludus.make_env("NearestTarget-v1", 4, targets=3, observation="structured" if encoder == "lq" else "flat")
     settings = ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False, record_behaviour=False)
     trainer = ludus.Trainer(made, env, settings, run_dir=tmp_path / "run")
-    trainer.train(total_steps=32)
-    before = trainer.critic.state
+    before = jax.device_get(trainer.critic.state)
     trainer.train(total_steps=64)
     critic = trainer.critic.state
     owners = [name.partition("/")[0] for name in critic.network.names]
@@ -76,6 +75,22 @@ def sac_parts(share: bool):
 
 def encoder_in(network, leaves) -> list[np.ndarray]:
     return [np.asarray(x) for name, x in zip(network.names, leaves, strict=True) if name.startswith(ENCODER)]
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("S2.26")
+def test_latent_queries_learn_which_token_matters(tmp_path):
+    """Pointing nowhere returns -0.42, and a plain perceptron -0.27 after as many steps; -0.05 is what it reached."""
+    encoder = LatentQuery(depth=1, num_latents=4, model_dim=32, feedforward_dim=64)
+    ppo = ludus.PPO(
+        batch_size=4096, minibatch_size=256, epochs_per_update=4, learning_rate=2e-3, gamma=0.0, entropy_coef=0.0,
+        network=ludus.MLP(encoder=encoder),
+    )  # fmt: skip
+    env = ludus.make_env("NearestTarget-v1", 256, targets=4)
+    settings = ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False)
+    trainer = ludus.Trainer(ppo, env, settings, run_dir=tmp_path / "run")
+    trainer.train(total_steps=65_536)
+    assert trainer.evaluate(1000).returns.mean() > -0.12
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A policy that travels acts as it did at home: every format, every space, in the runtime that will run it."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import zoo
 from flax import nnx
-from learned_cases import ARM, NAMED, learned, space_case
+from learned_cases import ARM, ENCODED, GROUPS, NAMED, learned, space_case
 from places import SUPPORT
 
 import ludus
@@ -204,6 +205,27 @@ class Own(ludus.ActorCritic):
 def test_a_users_own_network_travels(format, tmp_path):
     policy, _ = learned(ludus.PPO(network=Own), ARM)
     assert export_policy(policy, format, tmp_path).difference <= 1e-5
+
+
+def encoded(name: str):
+    network = ludus.MLP((8,), encoder=ENCODED[name], share_encoder=True)
+    ppo = ludus.PPO(network=network, normalize_observations=True)
+    return learned(ppo, dataclasses.replace(ARM, observation_space=GROUPS))[0]
+
+
+@pytest.mark.requirement("S2.26")
+@pytest.mark.parametrize("format", ["safetensors", "onnx", "stablehlo"])
+@pytest.mark.parametrize("name", ENCODED)
+def test_an_encoder_of_groups_travels(name, format, tmp_path):
+    assert export_policy(encoded(name), format, tmp_path).difference <= 1e-5
+
+
+def test_an_encoder_of_groups_is_refused_by_torch_with_what_works(tmp_path):
+    with pytest.raises(
+        ludus.LudusError, match=r"format=torch: the network's encoder LatentQueries .*onnx, stablehlo or safetensors"
+    ):
+        export_policy(encoded("lq"), "torch", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_users_own_network_is_refused_by_torch_with_what_works(tmp_path):

@@ -78,7 +78,10 @@ def outputs(request) -> dict[str, np.ndarray]:
     assert made.shape == (2, len(cases) // 2, encoder.outputs) and made.dtype == jnp.float32
     as_dict = jax.jit(config(structured(FLAT), generator(), "bounds"))({k: jnp.asarray(x) for k, x in seen.items()})
     made = dict(zip(cases, np.asarray(made).reshape(len(cases), -1), strict=True))
-    return {**made, "dict": np.asarray(as_dict)}
+    fewer = grouped([Group("points", (2, 3), valid=0), EGO, CARS])
+    only = join_groups(fewer, changed(seen, points=seen["points"][[0, 2]]))
+    there = jax.jit(config(fewer, generator(), "bounds"))(jnp.asarray(only))
+    return {**made, "dict": np.asarray(as_dict), "only points that are there": np.asarray(there)}
 
 
 def alike(a: np.ndarray, b: np.ndarray) -> bool:
@@ -101,6 +104,7 @@ def test_tokens_may_change_places_but_not_along_an_axis_that_is_ordered(outputs)
 def test_numbers_of_tokens_that_are_not_there_change_nothing(outputs):
     assert all(np.isfinite(made).all() for made in outputs.values())
     assert alike(outputs["noise"], outputs["as it is"])
+    assert alike(outputs["only points that are there"], outputs["as it is"])
     assert alike(outputs["without"], outputs["without, noise"]) and not alike(outputs["without"], outputs["as it is"])
 
 

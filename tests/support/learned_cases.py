@@ -11,7 +11,8 @@ import ludus
 from ludus.algorithms.critic import Critic
 from ludus.algorithms.hyperparameters import as_arrays
 from ludus.algorithms.policy import Policy
-from ludus.spaces import Box, Dict
+from ludus.networks.encoders import LateFusion, LatentQuery, TokenMLP
+from ludus.spaces import Box, Dict, Group, grouped
 from ludus.types import Spec
 
 
@@ -61,6 +62,16 @@ def space_case(name: str, **options: Any) -> tuple[Policy, Critic, Any]:
     return *learned(ludus.PPO(**options), spec), env
 
 
+GROUPS = grouped(
+    [Group("targets", (3, 3), valid=2, ordered=(0,)), Group("own", (2,)), Group("decoys", (2, 2), 0)], -1, 1
+)
+ENCODED = {
+    "mlp": TokenMLP((8,)),
+    "lq": LatentQuery(depth=2, num_latents=2, model_dim=8, num_heads=2, feedforward_dim=8),
+    "wayformer": LateFusion(depth=1, num_latents=2, model_dim=8, num_heads=2, feedforward_dim=8),
+}
+"""Encoders that read observations of `GROUPS`."""
+
 SAC_OPTIONS = {"replay_size": 256, "network": ludus.MLP((16, 8), "relu")}
 NAMED = {
     "ppo continuous": (ludus.PPO(normalize_observations=True), PENDULUM),
@@ -70,6 +81,7 @@ NAMED = {
     "ppo apart": (ludus.PPO(network=ludus.MLP((8, 6), critic_hidden_sizes=(5,))), ARM),
     "ppo silu": (ludus.PPO(network=ludus.MLP((8, 8), "silu")), ARM),
     "ppo returns": (ludus.PPO(normalize_returns=True, normalize_rewards=True), ARM),
+    "ppo groups": (ludus.PPO(normalize_observations=True), dataclasses.replace(ARM, observation_space=GROUPS)),
     "sac": (ludus.SAC(**SAC_OPTIONS), ARM),
     "sac normalised": (ludus.SAC(normalize_observations=True, **SAC_OPTIONS), ARM),
     "sac apart": (ludus.SAC(replay_size=256, network=ludus.MLP((16, 8), "relu", critic_hidden_sizes=(7,))), ARM),

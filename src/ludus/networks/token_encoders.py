@@ -43,9 +43,8 @@ class PooledPerceptrons(nnx.Module):
 
 def _greatest(x: jax.Array, valid: jax.Array) -> jax.Array:
     """Return the greatest of `x` `[n, tokens, size]` over valid tokens; zeros where there is none."""
-    seen = valid[..., None]
-    greatest = jnp.where(seen, x, -jnp.inf).max(axis=1)
-    return jnp.where(valid.any(axis=1, keepdims=True), greatest, 0.0)
+    greatest = jnp.where(valid[..., None], x, -jnp.inf).max(axis=1)
+    return jnp.where(greatest > -jnp.inf, greatest, 0.0)
 
 
 class LatentAttention(nnx.Module):
@@ -56,13 +55,14 @@ class LatentAttention(nnx.Module):
         size = config.model_dim
         self.latents = nnx.Param(jax.device_put(orthogonal(generator, config.num_latents, size).astype(np.float32)))
         pairs = 1 if config.tied else depth
-        self.across, self.among = (nnx.List([_block(config, depth, generator) for _ in range(pairs)]) for _ in "ab")
+        self.across = nnx.List([_block(config, depth, generator) for _ in range(pairs)])
+        self.among = nnx.List([_block(config, depth, generator) for _ in range(pairs)])
         self.depth = depth
 
     def __call__(self, tokens: jax.Array, valid: jax.Array) -> jax.Array:
         """Return the latents `[n, latents, size]` after all rounds."""
-        n, pairs = len(tokens), len(self.across)
-        h = jnp.broadcast_to(self.latents[...], (n, *self.latents[...].shape))
+        latents, pairs = self.latents[...], len(self.across)
+        h = jnp.broadcast_to(latents, (tokens.shape[0], *latents.shape))
         all_there = jnp.ones(h.shape[:2], bool)
         for i in range(self.depth):
             across, among = self.across[i % pairs], self.among[i % pairs]
