@@ -10,7 +10,7 @@ from ludus.spaces import (
     Box,
     Dict,
     Discrete,
-    Group,
+    FeatureGroup,
     MultiBinary,
     MultiDiscrete,
     Tuple,
@@ -40,7 +40,7 @@ SPACES = [
     Box((-1.0, 0.0), (1.0, np.inf), (2,)),
     NESTED,
     Tuple(()),
-    grouped([Group("ego", (2,)), Group("cars", [3, 5, 4], valid=3, ordered=[1])]),
+    grouped([FeatureGroup("ego", (2,)), FeatureGroup("cars", [3, 5, 4], valid=3, ordered=[1])]),
 ]
 
 
@@ -53,7 +53,7 @@ def test_a_space_is_hashable_and_survives_json(space):
 def test_a_box_without_groups_is_written_as_ever():
     box = Box(-1.0, 1.0, (2,))
     assert to_data(box) == {"kind": "Box", "low": -1.0, "high": 1.0, "shape": (2,), "dtype": "float32"}
-    assert box != Box(-1.0, 1.0, (2,), groups=[Group("one", (2,))])
+    assert box != Box(-1.0, 1.0, (2,), groups=[FeatureGroup("one", (2,))])
 
 
 def test_spaces_that_mean_the_same_are_equal():

@@ -83,7 +83,7 @@ class MultiBinary:
 
 
 @dataclass(frozen=True)
-class Group:
+class FeatureGroup:
     """A part of an observation: tokens of one kind, such as the cars that are seen, or the points of a road.
 
     Encoders with attention read observations group by group (docs/en/networks.md).
@@ -112,12 +112,12 @@ class Group:
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """The count of its numbers."""
         return math.prod(self.shape)
 
     @property
     def tokens(self) -> int:
-        """How many tokens it holds."""
+        """The count of its tokens."""
         return math.prod(self.shape[:-1])
 
 
@@ -129,7 +129,7 @@ class Box:
     high: Bound
     shape: tuple[int, ...]
     dtype: str = "float32"
-    groups: tuple[Group, ...] = field(default=(), repr=False)
+    groups: tuple[FeatureGroup, ...] = field(default=(), repr=False)
     """The parts that its numbers are of, one after the other in row-major order; none if nobody has said."""
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class Box:
         object.__setattr__(self, "low", _compact(np.asarray(self.low)))
         object.__setattr__(self, "high", _compact(np.asarray(self.high)))
         object.__setattr__(self, "dtype", "float32" if self.is_float else str(np.dtype(self.dtype)))
-        groups = tuple(Group(**group) if isinstance(group, Mapping) else group for group in self.groups)
+        groups = tuple(FeatureGroup(**group) if isinstance(group, Mapping) else group for group in self.groups)
         object.__setattr__(self, "groups", groups)
         if groups:
             self._check_groups()
@@ -238,7 +238,7 @@ def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
     return unflatten(space, [function(leaf) for _, leaf in leaves(space)])
 
 
-def grouped(groups: Sequence[Group], low: float = -math.inf, high: float = math.inf) -> Box:
+def grouped(groups: Sequence[FeatureGroup], low: float = -math.inf, high: float = math.inf) -> Box:
     """Return the space of one flat vector that holds groups, one after the other."""
     return Box(low, high, (sum(group.size for group in groups),), groups=tuple(groups))
 

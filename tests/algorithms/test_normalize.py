@@ -16,7 +16,7 @@ from ludus.algorithms.normalize import (
     update_statistics,
 )
 from ludus.algorithms.observations import observation_statistics
-from ludus.spaces import Group, grouped, join_groups, split_groups, structured
+from ludus.spaces import FeatureGroup, grouped, join_groups, split_groups, structured
 
 take_in = jax.jit(update_statistics)
 normalized = jax.jit(normalize)
@@ -136,7 +136,7 @@ def test_explained_variance_is_its_formula_and_zero_for_a_constant_target():
     assert explained_variance(prediction, target, np.zeros((8, 4), bool)) == 0
 
 
-GROUPS = grouped([Group("ego", (2,)), Group("cars", (2, 3, 3), valid=2)], -9.0, 9.0)
+GROUPS = grouped([FeatureGroup("ego", (2,)), FeatureGroup("cars", (2, 3, 3), valid=2)], -9.0, 9.0)
 
 
 def cars_and_more(steps: int) -> np.ndarray:

@@ -8,12 +8,12 @@ from flax import nnx
 
 from ludus.networks.encoders import ENCODERS, LateFusion, LatentQuery, NoEncoder, TokenMLP
 from ludus.networks.tokens import sources
-from ludus.spaces import Box, Dict, Discrete, Group, grouped, join_groups, split_groups, structured
+from ludus.spaces import Box, Dict, Discrete, FeatureGroup, grouped, join_groups, split_groups, structured
 from ludus.types import LudusError
 
-EGO = Group("ego", (2,))
-CARS = Group("cars", (2, 3, 4), valid=3, ordered=(1,))
-POINTS = Group("points", (3, 3), valid=0)
+EGO = FeatureGroup("ego", (2,))
+CARS = FeatureGroup("cars", (2, 3, 4), valid=3, ordered=(1,))
+POINTS = FeatureGroup("points", (3, 3), valid=0)
 FLAT = grouped([POINTS, EGO, CARS])
 """Not in the order of the names, which a dict has."""
 SMALL = {
@@ -78,7 +78,7 @@ def outputs(request) -> dict[str, np.ndarray]:
     assert made.shape == (2, len(cases) // 2, encoder.outputs) and made.dtype == jnp.float32
     as_dict = jax.jit(config(structured(FLAT), generator(), "bounds"))({k: jnp.asarray(x) for k, x in seen.items()})
     made = dict(zip(cases, np.asarray(made).reshape(len(cases), -1), strict=True))
-    fewer = grouped([Group("points", (2, 3), valid=0), EGO, CARS])
+    fewer = grouped([FeatureGroup("points", (2, 3), valid=0), EGO, CARS])
     only = join_groups(fewer, changed(seen, points=seen["points"][[0, 2]]))
     there = jax.jit(config(fewer, generator(), "bounds"))(jnp.asarray(only))
     return {**made, "dict": np.asarray(as_dict), "only points that are there": np.asarray(there)}
@@ -248,8 +248,8 @@ def test_a_wrong_setting_is_named(kind, field, value):
 @pytest.mark.parametrize(
     ("groups", "shape", "told"),
     [
-        ([Group("a", (2,)), Group("a", (2,))], (4,), "name of its own"),
-        ([Group("a", (2, 3))], (5,), "hold 6 floats"),
+        ([FeatureGroup("a", (2,)), FeatureGroup("a", (2,))], (4,), "name of its own"),
+        ([FeatureGroup("a", (2, 3))], (5,), "hold 6 floats"),
         ([{"name": "a", "shape": [5], "valid": 5}], (5,), "valid=5"),
         ([{"name": "a", "shape": [0, 5]}], (0,), "at least 1"),
         ([{"name": "a", "shape": [2, 5], "ordered": [1]}], (10,), "ordered="),

@@ -12,7 +12,7 @@ from ludus.algorithms.critic import Critic
 from ludus.algorithms.hyperparameters import as_arrays
 from ludus.algorithms.policy import Policy
 from ludus.networks.encoders import LateFusion, LatentQuery, TokenMLP
-from ludus.spaces import Box, Dict, Group, grouped
+from ludus.spaces import Box, Dict, FeatureGroup, grouped
 from ludus.types import Spec
 
 
@@ -63,7 +63,13 @@ def space_case(name: str, **options: Any) -> tuple[Policy, Critic, Any]:
 
 
 GROUPS = grouped(
-    [Group("targets", (3, 3), valid=2, ordered=(0,)), Group("own", (2,)), Group("decoys", (2, 2), 0)], -1, 1
+    [
+        FeatureGroup("targets", (3, 3), valid=2, ordered=(0,)),
+        FeatureGroup("own", (2,)),
+        FeatureGroup("decoys", (2, 2), 0),
+    ],
+    -1,
+    1,
 )
 ENCODED = {
     "mlp": TokenMLP((8,)),

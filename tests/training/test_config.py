@@ -247,7 +247,6 @@ def test_interpolations_are_resolved():
          ludus.MLP((256, 256), "relu", encoder=LateFusion(tied=False))),
         (["encoder=none"], ludus.MLP()),
     ],
-    ids=" ".join,
 )  # fmt: skip
 def test_an_encoder_is_a_group_of_every_network(words, network):
     config_ = config.compose(["env=NearestTarget-v1", *words])

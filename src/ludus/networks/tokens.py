@@ -15,7 +15,7 @@ from flax import nnx
 from ludus.networks.attention import Norm
 from ludus.networks.encoder import Encoder
 from ludus.networks.layers import Linear, orthogonal
-from ludus.spaces import Box, Group, Leaf, Space, leaves, split_groups
+from ludus.spaces import Box, FeatureGroup, Leaf, Space, leaves, split_groups
 from ludus.types import LudusError, Scaling, Tree
 
 
@@ -28,15 +28,15 @@ class Tokens(NamedTuple):
     """Whether there is one, `[n, tokens]`."""
 
 
-class Source(NamedTuple):
+class GroupSource(NamedTuple):
     """The place of a group in an observation: the number of its leaf, and its name there if the leaf holds several."""
 
-    group: Group
+    group: FeatureGroup
     leaf: int
     name: str | None
 
 
-def sources(space: Space) -> list[Source]:
+def sources(space: Space) -> list[GroupSource]:
     """Return the groups of an observation space, sorted by name; a leaf that is none is one token.
 
     A box of floats with two axes or more is a group by its shape, unless it names groups itself.
@@ -45,18 +45,18 @@ def sources(space: Space) -> list[Source]:
     for i, (path, leaf) in enumerate(leaves(space)):
         named = leaf.groups if isinstance(leaf, Box) else ()
         if len(named) > 1 or (named and not path):
-            found += [Source(_named(group, f"{path}/{group.name}".strip("/")), i, group.name) for group in named]
+            found += [GroupSource(_named(group, f"{path}/{group.name}".strip("/")), i, group.name) for group in named]
         elif named:
-            found.append(Source(_named(named[0], path), i, named[0].name))
+            found.append(GroupSource(_named(named[0], path), i, named[0].name))
         elif isinstance(leaf, Box) and leaf.is_float and len(leaf.shape) > 1:
-            found.append(Source(Group(path, leaf.shape), i, None))
+            found.append(GroupSource(FeatureGroup(path, leaf.shape), i, None))
         else:
-            found.append(Source(Group(path, (1,)), i, None))
+            found.append(GroupSource(FeatureGroup(path, (1,)), i, None))
     return sorted(found, key=lambda source: source.group.name)
 
 
-def _named(group: Group, name: str) -> Group:
-    return Group(name, group.shape, group.valid, group.ordered)
+def _named(group: FeatureGroup, name: str) -> FeatureGroup:
+    return FeatureGroup(name, group.shape, group.valid, group.ordered)
 
 
 def layer_sizes(space: Space) -> list[int]:
@@ -70,7 +70,7 @@ def check_groups(encoder: str, space: Space) -> None:
     if sum(source.group.tokens for source in sources(space)) < 2:
         raise LudusError(
             f"algorithm/network/encoder={encoder}: the observation {space} has no feature groups; name them in its "
-            "space (ludus.spaces.Group), show a Dict of boxes [tokens, features], or take encoder=none"
+            "space (ludus.spaces.FeatureGroup), show a Dict of boxes [tokens, features], or take encoder=none"
         )
 
 
@@ -85,12 +85,12 @@ class TokenReader(nnx.Module):
         self.layers = nnx.List([layer for layer in layers if layer is not None])
         sizes = iter([layer.outputs for layer in self.layers])
         self.sources = tuple(
-            source if layer is None else source._replace(group=Group(source.group.name, (next(sizes),)))
+            source if layer is None else source._replace(group=FeatureGroup(source.group.name, (next(sizes),)))
             for source, layer in zip(found, layers, strict=True)
         )
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[FeatureGroup]:
         """The groups, sorted by name."""
         return [source.group for source in self.sources]
 
@@ -109,7 +109,7 @@ class TokenReader(nnx.Module):
         return batch, found
 
 
-def _tokens(group: Group, features: jax.Array) -> Tokens:
+def _tokens(group: FeatureGroup, features: jax.Array) -> Tokens:
     if group.valid is None:
         return Tokens(features, jnp.ones(features.shape[:-1], bool))
     valid = features[..., group.valid] > 0.5
@@ -121,14 +121,14 @@ def is_group(leaf: Leaf) -> bool:
     return isinstance(leaf, Box) and (bool(leaf.groups) or (leaf.is_float and len(leaf.shape) > 1))
 
 
-def _layer(leaf: Leaf, source: Source, generator: np.random.Generator, scaling: Scaling) -> Encoder | None:
+def _layer(leaf: Leaf, source: GroupSource, generator: np.random.Generator, scaling: Scaling) -> Encoder | None:
     return None if is_group(leaf) else Encoder(leaf, generator, scaling)
 
 
 class Embedding(nnx.Module):
     """Vectors `[n, tokens, size]` for the tokens of one group, normalised; places along ordered axes are told apart."""
 
-    def __init__(self, group: Group, size: int, generator: np.random.Generator):
+    def __init__(self, group: FeatureGroup, size: int, generator: np.random.Generator):
         """Draw the weights: two layers, and a vector for each place along each ordered axis."""
         self.shape, self.ordered = group.shape[:-1], group.ordered
         self.first = Linear(group.shape[-1], size, math.sqrt(2.0), generator)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ludus.envs.base import Environment, Observation
-from ludus.spaces import Box, Group, grouped, join_groups, structured
+from ludus.spaces import Box, FeatureGroup, grouped, join_groups, structured
 from ludus.types import IS_SUCCESS, LudusError, Step
 
 FORMS = ("flat", "structured")
@@ -43,7 +43,11 @@ class NearestTarget(Environment):
 
     @property
     def _flat(self) -> Box:
-        return grouped([Group("targets", (self.targets, 3), valid=2), Group("decoys", (DECOYS, 3), valid=2)], -1.0, 1.0)
+        return grouped(
+            [FeatureGroup("targets", (self.targets, 3), valid=2), FeatureGroup("decoys", (DECOYS, 3), valid=2)],
+            -1.0,
+            1.0,
+        )
 
     @property
     def _is_structured(self) -> bool:
