@@ -129,7 +129,7 @@ def test_presets_of_a_folder_are_chosen_by_name_and_by_environment():
         (
             {},
             ["algorithm/network=bigg"],
-            "one of mlp, gru, transformer, big, huge, or your own as in my_module:Name; did you mean big?",
+            "one of mlp, gru, transformer, big, huge, seeing, or your own as in my_module:Name; did you mean big?",
         ),
         ({}, ["preset=quic"], "did you mean quick?"),
     ],
