@@ -185,8 +185,9 @@ def test_no_global_random_state():
 def test_public_names():
     assert sorted(ludus.__all__) == [
         "ActorCritic", "Agent", "Algorithm", "BC", "Callback", "CheckpointOptions", "ConvergenceOptions",
-        "Demonstrations", "Environment", "Evaluation", "GRU", "LudusError", "MLP", "Masked", "PPO", "Policy", "SAC",
-        "Settings", "Step", "TrackingOptions", "Trainer", "Transformer", "Update", "evaluate", "load_policy",
+        "DemonstrationReward", "Demonstrations", "Environment", "Evaluation", "GRU", "LearnedReward", "LudusError",
+        "MLP", "Masked", "PPO", "Policy", "PreferenceReward", "RegressionReward", "RewardModel", "SAC", "Settings",
+        "Step", "TrackingOptions", "Trainer", "Transformer", "Update", "evaluate", "load_policy", "load_reward_model",
         "make_env", "read_demonstrations", "record_demonstrations", "register_algorithm", "register_env",
         "register_tracker", "write_demonstrations",
     ]  # fmt: skip

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ludus.algorithms.base import Algorithm, Update
     from ludus.algorithms.bc import BC
+    from ludus.algorithms.demonstration_reward import DemonstrationReward
+    from ludus.algorithms.learned_reward import LearnedReward
     from ludus.algorithms.policy import Policy, load_policy
     from ludus.algorithms.ppo import PPO
+    from ludus.algorithms.preference_reward import PreferenceReward
     from ludus.algorithms.registry import register_algorithm
+    from ludus.algorithms.regression_reward import RegressionReward
+    from ludus.algorithms.reward_model import RewardModel, load_reward_model
     from ludus.algorithms.sac import SAC
     from ludus.envs.base import Environment
     from ludus.envs.registry import make_env, register_env
@@ -45,12 +50,17 @@ __all__ = [
     "Callback",
     "CheckpointOptions",
     "ConvergenceOptions",
+    "DemonstrationReward",
     "Demonstrations",
     "Environment",
     "Evaluation",
+    "LearnedReward",
     "LudusError",
     "Masked",
     "Policy",
+    "PreferenceReward",
+    "RegressionReward",
+    "RewardModel",
     "Settings",
     "Step",
     "TrackingOptions",
@@ -59,6 +69,7 @@ __all__ = [
     "Update",
     "evaluate",
     "load_policy",
+    "load_reward_model",
     "make_env",
     "read_demonstrations",
     "record_demonstrations",
@@ -71,9 +82,14 @@ __all__ = [
 _HOMES = {
     "algorithms.base": ["Algorithm", "Update"],
     "algorithms.bc": ["BC"],
+    "algorithms.demonstration_reward": ["DemonstrationReward"],
+    "algorithms.learned_reward": ["LearnedReward"],
     "algorithms.policy": ["Policy", "load_policy"],
     "algorithms.ppo": ["PPO"],
+    "algorithms.preference_reward": ["PreferenceReward"],
     "algorithms.registry": ["register_algorithm"],
+    "algorithms.regression_reward": ["RegressionReward"],
+    "algorithms.reward_model": ["RewardModel", "load_reward_model"],
     "algorithms.sac": ["SAC"],
     "envs.base": ["Environment"],
     "envs.registry": ["make_env", "register_env"],

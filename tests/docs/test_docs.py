@@ -76,7 +76,10 @@ JUDGED = [path.parent.name for path in PRESETS.rglob("*.yaml") if "\nconvergence
 
 def is_for_itself(words: list[str]) -> bool:
     """Whether a command needs nothing that another one makes."""
-    return not any(word.startswith(("algorithm.demonstrations=", "init_from=")) for word in words)
+    return not any(
+        word.startswith(("algorithm.demonstrations=", "init_from=", "reward.demonstrations=", "reward.model="))
+        for word in words
+    )
 
 
 TRAINING = [words for words in commands() if words[:2] == ["ludus", "train"] and is_for_itself(words)]

@@ -1,9 +1,10 @@
 """Hyperparameters: the fields of an algorithm, how they are declared, checked and handed to a compiled program."""
 
 import dataclasses
+import functools
 import math
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import jax
 import numpy as np
@@ -28,6 +29,16 @@ def static(default: object, meaning: str, low: float | None = None, configurable
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def part(meaning: str, default: object = dataclasses.MISSING) -> Any:
+    """Declare a part of an algorithm that has hyperparameters of its own, as another algorithm has."""
+    metadata = {"part": True, "meaning": meaning, "configurable": False}
+    return (
+        dataclasses.field(metadata=metadata)
+        if default is dataclasses.MISSING
+        else dataclasses.field(default=default, metadata=metadata)
+    )
+
+
 def register(kind: type) -> None:
     """Make a user's own class of algorithms a pytree, as `jax.jit` needs it, unless it is one already.
 
@@ -46,23 +57,25 @@ def _fields(kind: type) -> tuple[dataclasses.Field, ...]:
     return dataclasses.fields(kind)  # ty: ignore[invalid-argument-type]
 
 
-def check_hyperparameters(algorithm: Any) -> None:
+def check_hyperparameters(algorithm: Any, prefix: str = "algorithm") -> None:
     """Read schedules that are given as text; raise LudusError for the first hyperparameter outside its range.
 
-    Arrays and traced values pass: they were checked before.
+    Arrays and traced values pass: they were checked before. `prefix` is what keys of these hyperparameters begin with.
     """
     for field in dataclasses.fields(algorithm):
-        value = getattr(algorithm, field.name)
-        if is_traced(field) and (schedule := parse(f"algorithm.{field.name}", value)) is not None:
-            object.__setattr__(algorithm, field.name, schedule)
-            _check_schedule(field, schedule, is_new=schedule is not value)
+        value, key = getattr(algorithm, field.name), f"{prefix}.{field.name}"
+        if field.metadata.get("part"):
             continue
-        _check_kind(field, value)
+        if is_traced(field) and (schedule := parse(key, value)) is not None:
+            object.__setattr__(algorithm, field.name, schedule)
+            _check_schedule(field, key, schedule, is_new=schedule is not value)
+            continue
+        _check_kind(field, key, value)
         if not isinstance(value, bool) and isinstance(value, Real):
-            _check_range(field, float(value) if not isinstance(value, Integral) else int(value), f"{value}: ")
+            _check_range(field, key, float(value) if not isinstance(value, Integral) else int(value), f"{value}: ")
 
 
-def _check_schedule(field: dataclasses.Field, schedule: Schedule, is_new: bool) -> None:
+def _check_schedule(field: dataclasses.Field, key: str, schedule: Schedule, is_new: bool) -> None:
     """Look at its values once: inside a program its numbers are traced, and were checked before."""
     numbers = jax.tree.leaves(schedule)
     if not (is_new or (numbers and all(isinstance(number, Real) for number in numbers))):
@@ -71,9 +84,9 @@ def _check_schedule(field: dataclasses.Field, schedule: Schedule, is_new: bool) 
         values = schedule.probed(PROBES)
     except Exception as error:  # whatever the user's function raises
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise LudusError(f"algorithm.{field.name}={schedule}: is no function of progress ({reason})") from error
+        raise LudusError(f"{key}={schedule}: is no function of progress ({reason})") from error
     for value in values:
-        _check_range(field, value, f"{schedule}: its values ")
+        _check_range(field, key, value, f"{schedule}: its values ")
 
 
 def is_traced(field: dataclasses.Field) -> bool:
@@ -83,24 +96,22 @@ def is_traced(field: dataclasses.Field) -> bool:
     return field.type in (float, "float")
 
 
-def _check_range(field: dataclasses.Field, value: float, told: str) -> None:
+def _check_range(field: dataclasses.Field, key: str, value: float, told: str) -> None:
     low, high = field.metadata.get("low"), field.metadata.get("high")
     if not math.isfinite(value):
-        raise LudusError(
-            f"algorithm.{field.name}={told}must be {'finite numbers' if 'its' in told else 'a finite number'}"
-        )
+        raise LudusError(f"{key}={told}must be {'finite numbers' if 'its' in told else 'a finite number'}")
     if (low is not None and not value >= low) or (high is not None and not value <= high):
         allowed = f"at least {low:g}" if high is None else f"between {low or 0:g} and {high:g}"
-        raise LudusError(f"algorithm.{field.name}={told}must be {allowed}")
+        raise LudusError(f"{key}={told}must be {allowed}")
 
 
-def _check_kind(field: dataclasses.Field, value: object) -> None:
+def _check_kind(field: dataclasses.Field, key: str, value: object) -> None:
     """Refuse what is plainly of another kind than the default; arrays pass, they are traced values."""
     default = field.default
     wanted = None
     if isinstance(default, str):
         wanted = None if isinstance(value, str) else f"a text like {default}"
-    elif isinstance(value, str):
+    elif isinstance(value, str) and str not in get_args(field.type):
         wanted = "a network such as ludus.MLP()" if field.name == "network" else f"a value like {default}, not a text"
     elif value is None and default is not None:
         wanted = f"a value like {default}"
@@ -111,7 +122,7 @@ def _check_kind(field: dataclasses.Field, value: object) -> None:
     elif isinstance(default, int) and not isinstance(default, bool) and not isinstance(value, Integral):
         wanted = "an integer"
     if wanted:
-        raise LudusError(f"algorithm.{field.name}={value!r}: must be {wanted}")
+        raise LudusError(f"{key}={value!r}: must be {wanted}")
 
 
 def as_arrays(algorithm: Kind) -> Kind:
@@ -122,21 +133,62 @@ def as_arrays(algorithm: Kind) -> Kind:
     return jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), algorithm))
 
 
+class Hyperparameter(NamedTuple):
+    """The place of a hyperparameter: the names of the parts that lead to it and its own, and its field."""
+
+    path: tuple[str, ...]
+    field: dataclasses.Field
+
+
+def hyperparameters(algorithm: object) -> dict[str, Hyperparameter]:
+    """Return the places of an algorithm's hyperparameters, and of those of its parts, by name.
+
+    Those of the algorithm that another one is built around keep their names; those of other parts are named by the
+    part too, as in `reward.learning_rate`.
+    """
+    found: dict[str, Hyperparameter] = {}
+    for field in dataclasses.fields(algorithm) if dataclasses.is_dataclass(algorithm) else ():
+        if not field.metadata.get("part"):
+            found[field.name] = Hyperparameter((field.name,), field)
+            continue
+        prefix = "" if field.name == "algorithm" else f"{field.name}."
+        inside = hyperparameters(getattr(algorithm, field.name))
+        found |= {
+            prefix + name: Hyperparameter((field.name, *place.path), place.field) for name, place in inside.items()
+        }
+    return found
+
+
+def value_of(algorithm: object, name: str) -> Any:
+    """Return a hyperparameter by the name that `hyperparameters` gives it."""
+    return functools.reduce(getattr, hyperparameters(algorithm)[name].path, algorithm)
+
+
+def with_value(algorithm: Kind, name: str, value: object, is_checked: bool = True) -> Kind:
+    """Return an algorithm with another value of a hyperparameter; an unchecked one may be traced."""
+    return _with(algorithm, hyperparameters(algorithm)[name].path, value, is_checked)
+
+
+def _with(algorithm: Kind, path: tuple[str, ...], value: object, is_checked: bool) -> Kind:
+    new = _with(getattr(algorithm, path[0]), path[1:], value, is_checked) if path[1:] else value
+    if is_checked:
+        return dataclasses.replace(algorithm, **{path[0]: new})  # ty: ignore[invalid-argument-type]
+    made = object.__new__(type(algorithm))
+    for field in dataclasses.fields(algorithm):  # ty: ignore[invalid-argument-type]
+        object.__setattr__(made, field.name, new if field.name == path[0] else getattr(algorithm, field.name))
+    return made
+
+
 def scheduled(algorithm: object) -> list[str]:
     """Return the names of hyperparameters that follow a schedule."""
-    fields = dataclasses.fields(algorithm) if dataclasses.is_dataclass(algorithm) else ()
-    return [field.name for field in fields if isinstance(getattr(algorithm, field.name), Schedule)]
+    return [name for name in hyperparameters(algorithm) if isinstance(value_of(algorithm, name), Schedule)]
 
 
 def at(algorithm: Kind, progress: Array) -> Kind:
     """Return the algorithm with every schedule replaced by its value at a share of the budget, in [0, 1]."""
-    values = {name: getattr(algorithm, name)(progress) for name in scheduled(algorithm)}
-    if not values:
-        return algorithm
-    made = object.__new__(type(algorithm))  # without checks: values may be traced
-    for field in dataclasses.fields(algorithm):  # ty: ignore[invalid-argument-type]
-        object.__setattr__(made, field.name, values.get(field.name, getattr(algorithm, field.name)))
-    return made
+    for name in scheduled(algorithm):
+        algorithm = with_value(algorithm, name, value_of(algorithm, name)(progress), is_checked=False)
+    return algorithm
 
 
 def at_end(algorithm: Kind) -> Kind:

@@ -1,4 +1,7 @@
-"""The terms of PPO's loss, one value for each sample; the caller averages. Schulman et al. 2017, arXiv 1707.06347."""
+"""The terms of losses, one value for each sample; the caller averages.
+
+PPO's are those of Schulman et al. 2017, arXiv 1707.06347.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -31,3 +34,23 @@ def value_loss(
 def approximate_kl(log_ratio: jax.Array) -> jax.Array:
     """Return (r - 1) - log r, the estimator of KL(old || new) that is never negative (Schulman 2020, 'k3')."""
     return jnp.expm1(log_ratio) - log_ratio
+
+
+def bradley_terry(
+    difference: jax.Array, preference: jax.Array, assumed_error: jax.Array | float | None = None
+) -> jax.Array:
+    """Return the cross entropy of preferences under the model P(first) = sigmoid(R1 - R2).
+
+    Christiano et al. 2017, arXiv 1706.03741, eq. 1. `preference` is 1 where the first was preferred, 0 where the second
+    was, and 1/2 where neither. With an assumed error, that share of answers is taken to be given by a fair coin.
+    """
+    first, second = jax.nn.log_sigmoid(difference), jax.nn.log_sigmoid(-difference)
+    if assumed_error is not None:
+        honest, coin = jnp.log1p(-jnp.asarray(assumed_error)), jnp.log(jnp.asarray(assumed_error) / 2.0)
+        first, second = jnp.logaddexp(honest + first, coin), jnp.logaddexp(honest + second, coin)
+    return -(preference * first + (1.0 - preference) * second)
+
+
+def discrimination(logit: jax.Array, is_expert: jax.Array | float) -> jax.Array:
+    """Return the cross entropy of a discriminator sigmoid(f) (Ho and Ermon 2016, arXiv 1606.03476, eq. 14)."""
+    return -(is_expert * jax.nn.log_sigmoid(logit) + (1.0 - is_expert) * jax.nn.log_sigmoid(-logit))

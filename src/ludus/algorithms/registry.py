@@ -12,8 +12,13 @@ import numpy as np
 
 from ludus.algorithms.base import Algorithm, check_algorithm
 from ludus.algorithms.bc import BC
+from ludus.algorithms.demonstration_reward import DemonstrationReward
 from ludus.algorithms.hyperparameters import register
+from ludus.algorithms.learned_reward import LearnedReward
 from ludus.algorithms.ppo import PPO
+from ludus.algorithms.preference_reward import PreferenceReward
+from ludus.algorithms.regression_reward import RegressionReward
+from ludus.algorithms.reward_source import RewardSource
 from ludus.algorithms.sac import SAC
 from ludus.algorithms.schedules import Function, Schedule
 from ludus.networks.builders import NETWORKS
@@ -22,6 +27,12 @@ from ludus.runtime import user_code
 from ludus.types import LudusError
 
 ALGORITHMS: dict[str, type] = {"ppo": PPO, "sac": SAC, "bc": BC}
+REWARDS: dict[str, type] = {
+    "preferences": PreferenceReward,
+    "demonstrations": DemonstrationReward,
+    "regression": RegressionReward,
+}
+"""Sources of rewards that are learnt."""
 
 CUSTOM = "custom"
 """Stands for a part that only the user's own code can build again."""
@@ -40,15 +51,22 @@ def register_algorithm(name: str, kind: type) -> None:
     register(kind)
 
 
-def describe(algorithm: Algorithm) -> dict[str, Any]:
-    """Return an algorithm as plain data: its name, hyperparameters and network."""
+def describe(algorithm: Algorithm | RewardSource) -> dict[str, Any]:
+    """Return an algorithm as plain data: its name, hyperparameters and network.
+
+    With a learned reward that is what the algorithm inside is, and besides what its reward is.
+    """
+    if isinstance(algorithm, LearnedReward):
+        return {**describe(algorithm.algorithm), "reward": describe(algorithm.reward)}
     fields = dataclasses.fields(algorithm) if dataclasses.is_dataclass(algorithm) else ()
     return {"name": name_of(algorithm), **{f.name: _plain(f.name, getattr(algorithm, f.name)) for f in fields}}
 
 
-def name_of(algorithm: Algorithm) -> str:
+def name_of(algorithm: Algorithm | RewardSource) -> str:
     """Return the name by which an algorithm can be made again; `CUSTOM` if it has none."""
-    known = (name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
+    if isinstance(algorithm, LearnedReward):
+        return name_of(algorithm.algorithm)
+    known = (name for name, kind in (ALGORITHMS | REWARDS).items() if type(algorithm) is kind)
     return next(known, None) or user_code.name_of(type(algorithm)) or CUSTOM
 
 
@@ -63,7 +81,7 @@ def build(
     `runtime.user_code`.
     """
     values = dict(description)
-    name = values.pop("name")
+    name, reward = values.pop("name"), values.pop("reward", None)
     network = values.get("network")
     chosen = ("", name), (".network", _name_in(network)), (".network.encoder", _name_in(_encoder_in(network)))
     for what, value in (*chosen, *_named(values)):
@@ -75,15 +93,16 @@ def build(
         values["network"] = builder(values["network"])
     kind = class_of(name)
     try:
-        return kind(**values)
+        made = kind(**values)
     except TypeError as error:
         raise LudusError(f"algorithm={name}: cannot be made with {sorted(values)} ({error})") from error
+    return made if reward is None else LearnedReward(made, build(reward, instead))  # ty: ignore[invalid-argument-type]
 
 
 def class_of(name: str) -> type:
     """Return the class that a name stands for, which may be imported for it."""
-    if name in ALGORITHMS:
-        return ALGORITHMS[name]
+    if name in ALGORITHMS | REWARDS:
+        return (ALGORITHMS | REWARDS)[name]
     if ":" not in name:
         raise LudusError(f"algorithm={name}: must be one of {', '.join(ALGORITHMS)}, or your own as in my_module:MyPPO")
     kind = user_code.load(name)
@@ -101,7 +120,7 @@ def with_defaults(name: str) -> Algorithm:
         made = kind()
     except TypeError as error:
         raise LudusError(f"algorithm={name}: each of its fields needs a default ({error})") from error
-    if ":" in name:  # others are not checked before they train
+    if ":" in name and not isinstance(made, RewardSource):  # others are not checked before they train
         check_algorithm(made)
     return made
 
@@ -138,7 +157,8 @@ def code_in(description: dict[str, Any]) -> list[str]:
     """Return the names of users' own code in a description."""
     network = description.get("network")
     names = description.get("name"), _name_in(network), _name_in(_encoder_in(network))
-    return [name for name in names if isinstance(name, str) and ":" in name]
+    found, inside = [name for name in names if isinstance(name, str) and ":" in name], description.get("reward")
+    return found + (code_in(inside) if isinstance(inside, dict) else [])
 
 
 def _name_in(part: Any) -> Any:

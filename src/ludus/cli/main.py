@@ -34,6 +34,7 @@ Train reinforcement-learning agents on any environment.
   report     a page of figures       ludus report RUN
   watch      a live page of runs     ludus watch
   scenarios  sets to train on        ludus scenarios make NAME --count 1000 --out FOLDER
+  reward     models of rewards       ludus reward fit --preferences FILE --segments FILE --out MODEL
 
   verify-resume   prove that a run resumes exactly
   debug           find where a run's first NaN comes from
@@ -55,6 +56,7 @@ VERBS = {
     "report": "inspect",
     "watch": "inspect",
     "scenarios": "scenarios",
+    "reward": "reward",
 }
 """The module of each verb, where a function has its name."""
 

@@ -8,26 +8,8 @@ figure that the table does not know, such as one of a user's own algorithm, is s
 import functools
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
-
-class Metric(NamedTuple):
-    """A figure of the journal."""
-
-    name: str
-    """A part in angle brackets, such as `<layer>`, stands for any text: the row is about many figures."""
-    meaning: str = ""
-    """What it is, in words or as a formula; empty where the algorithm says it."""
-    title: str = ""
-    """What it is called in figures."""
-    unit: str = ""
-    group: str = "train"
-    """Where TensorBoard shows it; empty where its name has a group already."""
-    aliases: tuple[str, ...] = ()
-    """What the founding documents call it; one that begins with a minus is minus the figure."""
-    summary: str = ""
-    """What an evaluation's own summary calls it."""
-
+from ludus.runs.metric import Metric
 
 OWN_FIELDS = ("seq", "kind", "crc")
 """Fields of a row that are no figures."""
@@ -272,6 +254,23 @@ UPDATE = (
 )
 """Figures of updates; the exact formula of each stands in the algorithm's `METRICS`."""
 
+REWARD = (
+    Metric("learned_return", title="Return by the learned reward", unit="learned return", group="reward"),
+    Metric("true_return", title="Return by the true reward", unit="return", group="reward"),
+    Metric("reward_loss", title="Loss of the reward model", group="reward"),
+    Metric("reward_accuracy", title="Held-out accuracy of the reward model", unit="share", group="reward"),
+    Metric("reward_calibration_error", title="Calibration error of the reward model", unit="share", group="reward"),
+    Metric("reward_temperature", title="Temperature of preferences", group="reward"),
+    Metric("reward_explained_variance", title="Explained variance of held-out returns", group="reward"),
+    Metric("reward_disagreement", title="Disagreement of the reward models", group="reward"),
+    Metric("reward_correlation", title="Correlation of learned and true reward", group="reward"),
+    Metric("reward_trend", title="Trend of the learned reward", unit="standard errors", group="reward"),
+    Metric("true_reward_trend", title="Trend of the true reward", unit="standard errors", group="reward"),
+    Metric("reward_alarm", title="Reward alarm", group="reward"),
+    Metric("labels", title="Labels", unit="labels", group="reward"),
+)
+"""Figures of a reward that is learnt; the formulas stand in `algorithms/learned_reward.py`."""
+
 NORMS = (
     Metric("gradient_norm/<layer>", title="Norm of the gradient", unit="norm", group=""),
     Metric("update_norm/<layer>", title="Norm of the update", unit="norm", group=""),
@@ -306,6 +305,7 @@ TABLE = (
     *SCENARIOS,
     *EVALUATION,
     *UPDATE,
+    *REWARD,
     *NORMS,
     *SATURATION,
     *HISTOGRAMS,

@@ -11,6 +11,7 @@ from ludus.runs.console import Console, duration
 from ludus.runs.folder import RunFolder
 from ludus.runs.health_watch import HealthWatch
 from ludus.runs.metrics import COUNTS, EPISODES, EVALUATION
+from ludus.runs.reward_watch import RewardWatch
 from ludus.runs.statistics_block import Recent, block
 from ludus.runs.trackers.base import Tracker
 from ludus.types import FIGURES, IS_SUCCESS, Counted
@@ -79,7 +80,7 @@ class Recorder:
         """When time began to count; None while it does not."""
         self._recent: list[EpisodeSums] = []
         self._trouble: str | None = None
-        self._has_warned, self._health = False, HealthWatch()
+        self._has_warned, self._watches = False, (HealthWatch(), RewardWatch())
         self.total_steps: int | None = None
         """How many steps the run is to make, for the block."""
 
@@ -152,7 +153,7 @@ class Recorder:
             return []
         for row in journal:
             row |= self.more(row, None)
-            if warning := self._health.saw(row):
+            for warning in filter(None, (watch.saw(row) for watch in self._watches)):
                 self.console.say(warning)
         self._append(journal)
         share = budget.share(self.steps, self.episodes, self.elapsed)

@@ -1,6 +1,5 @@
 """Hyperparameters that are changed while a run trains: checked, kept by checkpoints, and never a new compilation."""
 
-import dataclasses
 import difflib
 import math
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ludus.algorithms.base import Algorithm
-from ludus.algorithms.hyperparameters import as_arrays, is_traced
+from ludus.algorithms.hyperparameters import as_arrays, hyperparameters, is_traced, value_of, with_value
 from ludus.algorithms.schedules import Schedule
 from ludus.types import LudusError
 
@@ -38,7 +37,11 @@ class Changes:
     @property
     def hyperparameters(self) -> dict[str, float]:
         """The numbers that can be changed, as they are now."""
-        given = {field.name: getattr(self._now, field.name) for field in self._fields() if is_traced(field)}
+        given = {
+            name: value_of(self._now, name)
+            for name, place in hyperparameters(self._now).items()
+            if is_traced(place.field)
+        }
         return {name: float(x) for name, x in given.items() if x is not None and not isinstance(x, Schedule)}
 
     @property
@@ -49,12 +52,12 @@ class Changes:
     def change(self, name: str, value: float) -> None:
         """Change one from the next iteration on; LudusError if it cannot be, and then nothing is changed."""
         key = f"algorithm.{name}={value:g}"
-        field = next((field for field in self._fields() if field.name == name), None)
-        if field is None:
+        place = hyperparameters(self._now).get(name)
+        if place is None:
             raise LudusError(f"{key}: no such hyperparameter{_hint(name, list(self.hyperparameters))}")
-        if not is_traced(field):
+        if not is_traced(place.field):
             raise LudusError(f"{key}: shapes the compiled program, and cannot be changed in a run; start a new one")
-        now = getattr(self._now, name)
+        now = value_of(self._now, name)
         if isinstance(now, Schedule):
             raise LudusError(f"{key}: follows a schedule, {now}; give it a number at the start to change it later")
         if now is None:
@@ -63,7 +66,7 @@ class Changes:
             number = float(np.float32(value))  # as the program computes with it, so that a resumed run is exact
         if not math.isfinite(number):
             raise LudusError(f"{key}: must be a finite number of 32 bits")
-        self._now = dataclasses.replace(self._now, **{name: number})
+        self._now = with_value(self._now, name, number)
         self.values[name] = number
         self._use(as_arrays(self._now))
 
@@ -75,9 +78,6 @@ class Changes:
         """Make the changes that the record of a checkpoint holds; earlier checkpoints do not say."""
         for name, value in record.get("hyperparameters", {}).items():
             self.change(name, value)
-
-    def _fields(self) -> tuple[dataclasses.Field, ...]:
-        return dataclasses.fields(self._now) if dataclasses.is_dataclass(self._now) else ()
 
 
 def _hint(name: str, known: list[str]) -> str:

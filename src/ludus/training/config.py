@@ -18,7 +18,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from ludus.algorithms import schedules
 from ludus.algorithms.base import Algorithm
-from ludus.algorithms.registry import ALGORITHMS
+from ludus.algorithms.registry import ALGORITHMS, REWARDS
 from ludus.algorithms.registry import build as build_algorithm
 from ludus.envs.base import AnyEnv
 from ludus.envs.registry import WORKER_KEYS, as_wrappers, code_in, make_env
@@ -107,8 +107,11 @@ def compose(overrides: Sequence[str], own: OwnFiles = OwnFiles()) -> TrainConfig
     )
     if encoder and own_encoder is None:
         raise LudusError(f"algorithm/network/encoder={encoder}: {network or algorithm} has no encoder to choose")
-    given = below | network_layer | encoder_layer | given
-    names = Names(algorithm, network, encoder)
+    reward, reward_layer = _chosen("algorithm/reward", own, [given, below], "", typed)
+    judging = default_network(reward) or "" if reward else ""
+    judging, judging_layer = _chosen("algorithm/reward/network", own, [given, reward_layer, below], judging, typed)
+    given = below | network_layer | encoder_layer | reward_layer | judging_layer | given
+    names = Names(algorithm, network, encoder, reward, judging if reward else "")
     groups = _groups(names)
     known = {setting.key: setting for group in groups.values() for setting in group}
     for key, (_, where) in given.items():
@@ -165,7 +168,7 @@ def presets() -> list[str]:
 def help_text() -> str:
     """Return every key with its type, default and meaning."""
     names = default_names(DEFAULT_ALGORITHM)
-    chosen = zip(CHOICES.items(), names, strict=True)
+    chosen = zip(CHOICES.items(), names._replace(reward="null", reward_network="mlp"), strict=True)
     choices = [
         Setting(key, str, default, f"one of {', '.join(of)}; its settings are below") for (key, of), default in chosen
     ]
@@ -180,6 +183,8 @@ def help_text() -> str:
         sections[f"algorithm/network/encoder={name}"] = _groups(names._replace(encoder=name))[
             "algorithm.network.encoder."
         ]
+    for name in REWARDS:
+        sections[f"reward={name}"] = _groups(names._replace(reward=name, reward_network="mlp"))["algorithm.reward."]
     text = "\n\n".join("\n".join([f"{title}:", *table(group)]) for title, group in sections.items() if group)
     hint = f"a float of an algorithm may also follow the progress of the run: {schedules.FORMS}"
     return f"{text}\n\n{hint}\n\npresets: {', '.join(presets())}"
@@ -191,6 +196,7 @@ def _chosen(key: str, own: OwnFiles, layers: list[Layer], default: str, typed: L
     A file may itself choose, by its `name`: one of ours, another file or code of the user's own, as `module:Name`.
     """
     given = [str(layer.pop(key).value) for layer in layers if key in layer]
+    given = given if default else [name for name in given if name != "None"]
     name, said, seen = given[0] if given else default, {}, []
     while given and name in own.names(key) and name not in seen:
         seen.append(name)
@@ -227,6 +233,8 @@ def _groups(names: Names) -> dict[str, list[Setting]]:
 def _check_key(key: str, known: dict[str, Setting], where: str = "") -> None:
     if key in known or key.startswith(("env_options.", "curriculum.")):
         return
+    if key.startswith("algorithm.reward.") and not any(name.startswith("algorithm.reward.") for name in known):
+        raise LudusError(f"{where or key}: needs a learned reward; give reward={' or '.join(REWARDS)} too")
     names = [*known, *CHOICES]
     beside = [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]]
     hint = nearest(key, names) or f"; there are {', '.join(beside or names)}"
@@ -256,13 +264,11 @@ def _base(groups: dict[str, list[Setting]], names: Names, preset: str | None) ->
     """Let Hydra compose the schemas, which hold the defaults, and the preset."""
     store = ConfigStore.instance()
     store.store("ludus_train", _blank())
-    layers = []
-    for group, name, inside in zip(CHOICES, names, ("network", "encoder", None), strict=True):
-        if not name:
-            break
-        is_filled = inside is not None and bool(getattr(names, inside))
-        schema = _schema(name, groups[f"{group.replace('/', '.')}."], *([(inside, Any, MISSING)] if is_filled else []))
-        store.store(_plain_name(name), schema, group)
+    chosen, layers = names.by_key, []
+    for group, name in chosen.items():
+        parts = (key.rpartition("/") for key in chosen)
+        inside = [(part, Any, MISSING) for above, _, part in parts if above == group]
+        store.store(_plain_name(name), _schema(name, groups[f"{group.replace('/', '.')}."], *inside), group)
         layers.append(f"+{group}={_plain_name(name)}")
     layers += [f"+presets={preset}"] if preset else []
     with hydra.initialize_config_module("ludus.training", version_base=None):

@@ -1,9 +1,9 @@
-"""Groups of settings that are chosen as a whole: an algorithm, its network, and the encoder of that."""
+"""Groups of settings that are chosen as a whole: an algorithm, its network and encoder, and a learned reward."""
 
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
-from ludus.algorithms.registry import ALGORITHMS, with_defaults
+from ludus.algorithms.registry import ALGORITHMS, REWARDS, with_defaults
 from ludus.networks.builders import NETWORKS
 from ludus.networks.encoders import ENCODERS
 from ludus.runtime import user_code
@@ -14,9 +14,11 @@ CHOICES: dict[str, dict[str, type]] = {
     "algorithm": ALGORITHMS,
     "algorithm/network": NETWORKS,
     "algorithm/network/encoder": ENCODERS,
+    "algorithm/reward": REWARDS,
+    "algorithm/reward/network": NETWORKS,
 }
 """Keys that choose a whole group of settings, and what there is to choose from."""
-SHORT = {"network": "algorithm/network", "encoder": "algorithm/network/encoder"}
+SHORT = {"network": "algorithm/network", "encoder": "algorithm/network/encoder", "reward": "algorithm/reward"}
 """Shorter names of groups, and what they stand for."""
 
 
@@ -26,10 +28,19 @@ class Names(NamedTuple):
     algorithm: str
     network: str
     encoder: str
+    reward: str = ""
+    reward_network: str = ""
+
+    @property
+    def by_key(self) -> dict[str, str]:
+        """Return what is chosen, by the key that chooses it."""
+        return {key: name for key, name in zip(CHOICES, self, strict=True) if name}
 
 
 def full_key(key: str) -> str:
     """Return the key for which a shorter one stands: `network` is that of the algorithm, `encoder` the network's."""
+    if key == "reward.network":
+        return "algorithm/reward/network"
     for name, group in SHORT.items():
         if key == name:
             return group
@@ -41,7 +52,7 @@ def full_key(key: str) -> str:
 
 
 def default_network(algorithm: str) -> str | None:
-    """Return the name of the network that an algorithm prefers; None if it has none to choose."""
+    """Return the name of the network that an algorithm, or a reward, prefers; None if it has none to choose."""
     preferred = getattr(with_defaults(algorithm), "network", None)
     if preferred is None:
         return None
@@ -81,10 +92,13 @@ def _defaults(kinds: dict[str, type], name: str, preferred: Any) -> Any:
 
 
 def groups_of(names: Names) -> dict[str, list[Setting]]:
-    """Return what can be set of an algorithm, its network and its encoder, by the prefix of its keys."""
-    sources = {
+    """Return what can be set of an algorithm and its parts, by the prefix of its keys."""
+    sources: dict[str, Any] = {
         "algorithm.": with_defaults(names.algorithm),
         "algorithm.network.": _network_defaults(names.algorithm, names.network),
         "algorithm.network.encoder.": _encoder_defaults(names),
     }
+    if names.reward:
+        sources["algorithm.reward."] = with_defaults(names.reward)
+        sources["algorithm.reward.network."] = _network_defaults(names.reward, names.reward_network)
     return {prefix: settings_of(source, prefix) for prefix, source in sources.items()}

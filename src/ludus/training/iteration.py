@@ -11,7 +11,7 @@ import numpy as np
 from ludus.algorithms.base import Algorithm
 from ludus.algorithms.diagnostics import is_due, when
 from ludus.algorithms.finite_checks import FAULTS, MASK, checked
-from ludus.algorithms.hyperparameters import at, scheduled
+from ludus.algorithms.hyperparameters import at, scheduled, value_of
 from ludus.envs.base import AnyEnv
 from ludus.rollout.runner import runner
 from ludus.runtime import counters as counting
@@ -89,7 +89,7 @@ def learn(
     algorithm = at(context.algorithm, rollout.progress)
     update = checked(algorithm.update(learner, rollout, key), learner, rollout)
     names = scheduled(context.algorithm)
-    extra: dict[str, Any] = {f"hyperparameter/{name}": getattr(algorithm, name) for name in names}
+    extra: dict[str, Any] = {f"hyperparameter/{name}": value_of(algorithm, name) for name in names}
     if context.health_frequency is not None:
         figures = partial(algorithm.diagnostics, learner, update.state, update.gradient, rollout)
         extra["health"] = when(is_due(number + 1, context.health_frequency), figures)

@@ -55,7 +55,7 @@ class Showing:
         if compile_clock().total - self._compiled_before > MOST_COMPILE_SECONDS:
             self.is_wanted = False
             return
-        policy, critic = trained()
+        policy, critic, _ = trained()
 
         def play_a_step() -> None:
             with contextlib.suppress(Exception):  # it will be said when an episode is wanted
@@ -91,7 +91,7 @@ class Showing:
         if self._preparation is not None:
             self._preparation.join(deadline - time.monotonic())
         try:
-            policy, critic = final()
+            policy, critic, _ = final()
             for kept, about in self._policies(run, policy, at):
                 if enough():
                     return

@@ -22,6 +22,7 @@ from ludus.training.budget import Budget
 from ludus.training.evaluation import Evaluation, evaluate_state
 from ludus.training.init_from import begun
 from ludus.training.iteration import Context, Plan, TrainState, iteration
+from ludus.training.labelling import FileLabelling
 from ludus.training.repeat import Repeat, repeat
 from ludus.training.settings import Settings
 from ludus.types import Course, LudusError, Match, RolloutKeys, Spec, Tree, Watch
@@ -47,6 +48,8 @@ class Loop:
         self.options: Options = ()
         """The compiler's, once they are settled."""
         self.repeat: Repeat | None = None
+        self.labelling: FileLabelling | None = None
+        """What asks a person about the reward; None where nobody is asked."""
 
     def use(self, arrays: Algorithm) -> None:
         """Go on with other values of traced hyperparameters: arrays of the same shapes, so nothing is compiled."""
@@ -119,10 +122,11 @@ class Loop:
         return context._replace(algorithm=self.arrays, scenarios=self.supply.data)
 
     def restocked(self, state: TrainState, iteration: int) -> tuple[TrainState, int]:
-        """Before an iteration, exchange the scenarios on the device if that is due.
+        """Before an iteration, exchange answers with whoever is asked, and the scenarios on the device if that is due.
 
         Returns the state, and how many iterations may be made until it is due again.
         """
+        state = state if self.labelling is None else self.labelling.exchanged(state)
         if (until := self.supply.until_next(iteration)) is None:
             return state, CAPACITY
         starts = self.supply.exchanged(state.carry.starts, iteration)

@@ -11,6 +11,7 @@ import numpy as np
 from ludus.algorithms.critic import FINAL as FINAL_CRITIC
 from ludus.algorithms.critic import Critic, load_critic
 from ludus.algorithms.policy import FINAL, Policy, load_policy
+from ludus.algorithms.reward_model import FINAL as FINAL_REWARD
 from ludus.runs.checkpoint.store import Checkpoints
 from ludus.runs.episode_file import About
 from ludus.runs.folder import read_config, read_identity
@@ -86,7 +87,8 @@ def stages(run: Path) -> Iterator[ChosenPolicy]:
 
 
 def _policies(run: Path) -> dict[str, Path]:
-    return {path.stem: path for path in sorted((run / POLICIES).glob("*.safetensors")) if "critic" not in path.stem}
+    files = sorted((run / POLICIES).glob("*.safetensors"))
+    return {path.stem: path for path in files if "critic" not in path.stem and path.name != FINAL_REWARD.name}
 
 
 def _counts(row: dict[str, Any]) -> tuple[int | None, int | None]:

@@ -14,6 +14,7 @@ import jax
 from ludus.algorithms.base import Algorithm
 from ludus.algorithms.critic import Critic
 from ludus.algorithms.policy import Policy
+from ludus.algorithms.reward_model import reward_model_of
 from ludus.envs.base import AnyEnv
 from ludus.runs.folder import RunFolder
 from ludus.runs.recorder import Recorder
@@ -28,6 +29,7 @@ from ludus.training.evaluation import Evaluation
 from ludus.training.film_process import FilmProcess
 from ludus.training.iteration import Context, TrainState, copied, handed_over
 from ludus.training.kept_episodes import Showing
+from ludus.training.labelling import labelling_of
 from ludus.training.loop import CAPACITY, Loop
 from ludus.training.preflight import check_budget, check_parts, check_secrets, completed
 from ludus.training.progress import Terms
@@ -163,13 +165,10 @@ class Trainer:
 
         Args:
             run: the run folder.
-            start: "latest", "best" (by `checkpoint.best_by`) or the step of a checkpoint. What the run did after
-                it is taken back.
+            start: "latest", "best" (by `checkpoint.best_by`) or a checkpoint's step; what came after is taken back.
             algorithm: the algorithm, if it held your own network or optimiser.
             env: the environment, if it was made from your own class or object.
-            changes: other values for settings that do not change what the state means, such as `total_steps`,
-                `eval_frequency` or `checkpoint.keep_last`; `fallback=True` goes on with what is whole if the
-                checkpoint, the journal or a piece of the replay is damaged.
+            changes: settings that leave the state its meaning, as `total_steps`; `fallback=True`: make do with damage.
         """
         from ludus.training.resume import resume
 
@@ -199,10 +198,11 @@ class Trainer:
         budget = budget if any(budget) else self._budget or budget
         check_budget(budget, self.settings, self.record.steps if self._source is None else -1, self.record.folder)
         self.record.total_steps = budget.total_steps
-        own = [] if callback is None else [*callback] if isinstance(callback, list | tuple) else [callback]
+        own = callback if isinstance(callback, list | tuple) else [callback] * (callback is not None)
         heard = Callbacks([*self.settings.callbacks, *own], self.record.console.say, self.changes)
         self.record.more = heard.figures
         self.judge.begin(heard, is_resumed=self._source is not None)
+        self.loop.labelling = labelling_of(self.algorithm, self.env, self.writer.run_dir, self.record.console.say)
         context = self.loop.context(budget)
         self.loop.settle(budget, None if self._source is None else self._source.compiler_options())
         with self.films, self.record.console.hearing(), Interrupt() as interrupt:
@@ -308,7 +308,8 @@ class Trainer:
         return min(gap, judged, self.films.until_next(record.iterations))
 
     def _trained(self) -> Trained:
-        return Trained(self.policy, self.critic)
+        reward = reward_model_of(self.algorithm, self.state.learner, self.loop.spec, self.env.id, self.retreat.copied)
+        return Trained(self.policy, self.critic, reward)
 
     def _save(self) -> None:
         """Write a checkpoint of everything, unless there is one of this very moment."""
@@ -326,8 +327,8 @@ class Trainer:
     def _ready(self, context: Context | None = None) -> TrainState:
         """Return the state that a run begins with or goes on from, with what is needed compiled."""
         learner, self._first_learner = self._first_learner, None
-        if learner is None:
-            learner = self.loop.fresh_learner() if self._source else self.loop.first_learner()
+        first = self.loop.fresh_learner if self._source else self.loop.first_learner
+        learner = first() if learner is None else learner
         if self._source is None:
             self._state = self.loop.begin(context, learner)
         else:

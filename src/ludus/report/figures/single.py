@@ -7,6 +7,7 @@ from ludus.report.figures.histograms import actions, gradients
 from ludus.report.figures.learning import NORMS, divergence, gradient_flow, losses, optimiser, policy
 from ludus.report.figures.panels import figure, scalar
 from ludus.report.figures.returns import lengths, returns, stability, success
+from ludus.report.figures.rewards import rewards
 from ludus.report.figures.time_spent import throughput
 from ludus.runs.metrics import EVALUATION, OWN_FIELDS, PLACE
 from ludus.runs.summary import Story
@@ -27,8 +28,8 @@ def everything_else(story: Story, drawn: set[str]) -> Figure | None:
 
 
 FIGURES: tuple[Callable[[Story], Figure | None], ...] = (
-    returns, lengths, success, stability, losses, divergence, policy, gradient_flow, optimiser, gradients, actions,
-    throughput,
+    returns, lengths, success, rewards, stability, losses, divergence, policy, gradient_flow, optimiser, gradients,
+    actions, throughput,
 )  # fmt: skip
 """Every figure of a run's page, in order."""
 
