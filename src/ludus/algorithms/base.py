@@ -80,6 +80,9 @@ class Algorithm(Protocol):
     def validate(self, spec: Spec) -> None:
         """Raise LudusError if this algorithm cannot learn in such an environment; nothing has been compiled yet."""
 
+    def check_devices(self, spec: Spec, count: int) -> None:
+        """Raise LudusError if so many devices cannot share its minibatches evenly; they do share the environments."""
+
     def initial_memory(self, policy: Tree, n: int) -> Tree:
         """Return a policy's or critic's memory at the start of `n` episodes; `()` if it has none."""
         return ()

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from ludus.algorithms.base import Update
 from ludus.algorithms.minibatch import blank_padding
+from ludus.runtime import placement
 from ludus.types import Rollout, Tree
 
 Kind = TypeVar("Kind")
@@ -56,4 +57,7 @@ def checked(update: Update, before: Tree, rollout: Rollout) -> CheckedUpdate:
 
 def _all_finite(tree: Tree) -> jax.Array:
     leaves = [leaf.reshape(-1) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    if placement.num_devices() > 1:  # together, parameters would be shared out as environments are
+        leaves = [jnp.isfinite(leaf).all()[None] for leaf in leaves]
+        return jnp.concatenate(leaves).all() if leaves else jnp.asarray(True)
     return jnp.isfinite(jnp.concatenate(leaves)).all() if leaves else jnp.asarray(True)

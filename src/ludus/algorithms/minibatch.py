@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from ludus.runtime import placement
 from ludus.runtime.packing import MetricVector, PackedLayout, choose_rows
 from ludus.types import Transition, Tree
 
@@ -92,14 +93,16 @@ def scan_minibatches(
     Returns the last carry and the reports, one after the other.
     """
     layout = PackedLayout(samples)
-    packed = layout.pack(samples)
+    packed = placement.whole(layout.pack(samples))  # each device takes its share of every minibatch
 
     def body(carry: Tree, index: jax.Array) -> tuple[Any, jax.Array]:
-        minibatch = layout.unpack([x[index] for x in packed])
+        carry = placement.whole(carry)
+        minibatch = placement.split(layout.unpack([x[index] for x in packed]))
         if skip is None:
-            return step(carry, minibatch)
+            return placement.whole(step(carry, minibatch))
         nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(step, carry, minibatch)[1])
-        return jax.lax.cond(skip(carry, minibatch), lambda carry, _: (carry, nothing), step, carry, minibatch)
+        made = jax.lax.cond(skip(carry, minibatch), lambda carry, _: (carry, nothing), step, carry, minibatch)
+        return placement.whole(made)
 
     return jax.lax.scan(body, carry, indices)
 

@@ -39,7 +39,7 @@ from ludus.algorithms.ppo_state import EpochState, PPOCritic, PPOPolicy, PPOStat
 from ludus.algorithms.samples import Estimates, Samples, features_of, samples_of, scaled_rewards, values_along
 from ludus.algorithms.saturation import ppo_saturation
 from ludus.algorithms.schedules import Schedule
-from ludus.algorithms.validation import check_ppo, check_ppo_settings
+from ludus.algorithms.validation import check_ppo, check_ppo_devices, check_ppo_settings
 from ludus.algorithms.work import ppo_work
 from ludus.networks.action_scaling import to_environment
 from ludus.networks.builders import MLP, NetworkBuilder
@@ -48,6 +48,7 @@ from ludus.networks.dropout import with_dropout
 from ludus.networks.layers import Part
 from ludus.networks.network import Leaves, Network, network_for
 from ludus.networks.recurrence import memory_of
+from ludus.runtime import placement
 from ludus.runtime.packing import MetricVector
 from ludus.types import Array, Branching, Mode, Rollout, Spec, Transition, Tree, split_mask
 
@@ -132,6 +133,11 @@ class PPO(Algorithm):
     def validate(self, spec: Spec) -> None:
         """Refuse what cannot work, before anything is compiled."""
         check_ppo(self, spec)
+
+    def check_devices(self, spec: Spec, count: int) -> None:
+        """Refuse minibatches that so many devices cannot share evenly."""
+        length = self._segment(self.rollout_length(spec.num_envs)) if network_for(self.network, spec).has_memory else 1
+        check_ppo_devices(self, length, count)
 
     def init(self, key: jax.Array, spec: Spec) -> PPOState:
         """Build networks, optimiser and statistics."""
@@ -277,9 +283,14 @@ class PPO(Algorithm):
         part = part._replace(weight=weight, advantage=standardize(part.advantage, weight))
         differentiate = jax.grad(self._loss, has_aux=True)
         dropout, following = (None, None) if before.dropout is None else jax.random.split(before.dropout)
-        gradient, means = accumulated(
-            lambda piece: differentiate(before.parameters, network, piece, dropout), part, self.accumulation_steps
-        )
+
+        def of_share(parameters: Leaves, share: Samples) -> tuple[Leaves, MetricVector]:
+            drop = None if dropout is None else placement.own(dropout)
+            return accumulated(
+                lambda piece: differentiate(parameters, network, piece, drop), share, self.accumulation_steps
+            )
+
+        gradient, means = placement.summed(of_share, None, 0)(before.parameters, part)
         # One vector: the norm is one reduction and Adam one fused loop, where a dozen small arrays would be a dozen
         # of each. The parameters stay separate: a matrix kernel adds a bias in passing, but not a slice of a vector.
         gradient = network.ravel(gradient)

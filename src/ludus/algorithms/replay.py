@@ -12,7 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ludus.runtime import placement
 from ludus.types import Transition, Tree
+
+FRAME_SHARE = 8
+"""One frame more is kept for so many transitions, as truncations need."""
 
 
 class Stored(NamedTuple):
@@ -104,10 +108,10 @@ def empty_replay(capacity: int, num_envs: int, rollout_size: int, obs: Tree, act
     batch axis.
     """
     # Twice the rollout is in flight, and each environment has an open end.
-    num_frames = capacity + capacity // 8 + 2 * (rollout_size + num_envs)
+    num_frames = capacity + capacity // FRAME_SHARE + 2 * (rollout_size + num_envs)
 
     def rows(count: int, example: Tree) -> Any:
-        return jax.tree.map(lambda x: jnp.zeros((count, *np.shape(x)), x.dtype), example)
+        return jax.tree.map(lambda x: placement.zeros((count, *np.shape(x)), x.dtype), example)
 
     example = Stored(action, np.float32(0), np.bool_(False), np.int32(0), np.int32(0))
     zeros = [np.zeros((), np.int32) for _ in range(3)]

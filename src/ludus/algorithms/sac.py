@@ -28,13 +28,14 @@ from ludus.algorithms.sac_state import Learner, Minibatch, Noise, Parameters, Pa
 from ludus.algorithms.saturation import sac_saturation
 from ludus.algorithms.schedules import Schedule
 from ludus.algorithms.sequence_replay import draw, empty, store
-from ludus.algorithms.validation import check_sac
+from ludus.algorithms.validation import check_sac, check_sac_devices
 from ludus.algorithms.work import sac_work
 from ludus.networks.action_scaling import action_size, from_environment, to_environment
 from ludus.networks.builders import MLP
 from ludus.networks.distributions import TanhGaussian
 from ludus.networks.network import Leaves
 from ludus.networks.soft_actor_critic import NUM_CRITICS, SoftNetworks, TorsoConfig, critic_values, soft_networks
+from ludus.runtime import placement
 from ludus.runtime.packing import MetricVector
 from ludus.types import Mode, Rollout, Spec, Tree
 
@@ -97,6 +98,10 @@ class SAC(Algorithm):
     def validate(self, spec: Spec) -> None:
         """Refuse what cannot work, before anything is compiled."""
         check_sac(self, spec)
+
+    def check_devices(self, spec: Spec, count: int) -> None:
+        """Refuse batches and replays that so many devices cannot share evenly."""
+        check_sac_devices(self, spec, count)
 
     def init(self, key: jax.Array, spec: Spec) -> SACState:
         """Build networks, optimisers, statistics and an empty replay."""
@@ -197,23 +202,27 @@ class SAC(Algorithm):
         """Make so many steps; returns the mean of each of `STEP_METRICS` over them, and the last gradient."""
 
         def step(i: jax.Array, carry: Steps) -> Steps:
-            learner, totals, _ = carry
+            learner, totals, _ = placement.whole(carry)
             sample_key, noise_key = jax.random.split(jax.random.fold_in(key, i))
             drawn = draw(self, state.networks, replay, sample_key, partial(normalize, observations))
             noise = jax.random.normal(noise_key, (2, *drawn.action.shape))
-            learner, report, gradient = self._gradient_step(state.networks, learner, drawn, noise)
+            learner, report, gradient = share(self, learner, drawn, noise)
             return learner, jax.tree.map(jnp.add, totals, report), gradient
 
+        rows = 1 if state.networks.has_memory else 0  # the axis of what is drawn along which devices share it
+        share = placement.each(
+            partial(type(self)._gradient_step, networks=state.networks), None, None, rows, rows + 1, out=None
+        )
         gradient = jax.tree.map(jnp.zeros_like, state.learner.parameters)
         start = state.learner, MetricVector.zeros(STEP_METRICS), gradient
         learner, totals, gradient = jax.lax.fori_loop(0, updates, step, start)
         means = jax.tree.map(lambda total: total / jnp.maximum(updates, 1), totals)
         return learner, means.scalars(), gradient
 
-    def _gradient_step(self, networks: SoftNetworks, learner: Learner, drawn: Drawn, noise: jax.Array) -> Steps:
+    def _gradient_step(self, learner: Learner, drawn: Drawn, noise: jax.Array, networks: SoftNetworks) -> Steps:
         """One gradient step of the critics, then of the actor against them, then of the temperature."""
         log_alpha = learner.parameters.log_alpha
-        weight = drawn.weight / jnp.maximum(drawn.weight.sum(), 1.0)
+        weight = drawn.weight / jnp.maximum(placement.total(drawn.weight.sum()), 1.0)
         batch = Minibatch(drawn, weight, jnp.exp(log_alpha) if self.automatic_alpha else jnp.asarray(self.alpha))
         critics = self.update_critics(networks, learner, batch, noise[0])
         actor = self.update_actor(networks, learner, critics.parameters, batch, noise[1])
@@ -291,7 +300,7 @@ class SAC(Algorithm):
         self, loss: Callable[[Leaves], tuple[jax.Array, jax.Array]], parameters: Leaves, optimizer: Tree
     ) -> PartUpdate:
         """One step down a loss that is returned with a mean of something else."""
-        (value, mean), gradient = jax.value_and_grad(loss, has_aux=True)(parameters)
+        (value, mean), gradient = placement.total(jax.value_and_grad(loss, has_aux=True)(parameters))
         change, optimizer = self._optimizer.update(gradient, optimizer, parameters)
         return PartUpdate(jax.tree.map(jnp.add, parameters, change), optimizer, gradient, value, mean)
 

@@ -4,7 +4,9 @@ Without a memory every transition is a row. With one, a row is a segment of cons
 first of them, so that slopes can be carried back through the segment.
 """
 
-from typing import NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ from ludus.networks.actor_critic import ActorCritic
 from ludus.networks.distributions import Distribution
 from ludus.networks.layers import Part
 from ludus.networks.recurrence import memory_of, span
+from ludus.runtime import placement
 from ludus.types import Array, Rollout, Transition, Tree
 
 
@@ -90,7 +93,22 @@ def scaled_rewards(
 
 
 def values_along(state: PPOState, steps: Transition, rollout: Rollout, every: int) -> Values:
-    """Values of states and of their true successors in one pass, and the memories before every `every`-th step."""
+    """Values of states and of their true successors in one pass, and the memories before every `every`-th step.
+
+    Each device values its own environments.
+    """
+    share = partial(_values_of_share, rollout.is_start, every)
+    memories = Memories(1, () if state.network.shares_memory else 1)
+    out: Any = Values(2, memories, () if state.network.shares_memory else 0)  # ty: ignore[invalid-argument-type]
+    remembered = rollout.memory, state.critic_memory
+    return placement.each(share, None, 1, 0, out=out)(replace(state, critic_memory=()), steps, remembered)
+
+
+def _values_of_share(
+    is_start: Array, every: int, state: PPOState, steps: Transition, remembered: tuple[Tree, Tree]
+) -> Values:
+    rollout = Rollout(steps, remembered[0], is_start=is_start)
+    state = replace(state, critic_memory=remembered[1])
     network, module = state.network, state.network.merge(state.parameters)
     ended = steps.terminated | steps.truncated
     obs, next_obs = normalize(state.observations, steps.obs), normalize(state.observations, steps.next_obs)

@@ -17,6 +17,7 @@ import numpy as np
 from ludus.algorithms.replay import Drawn, Replay, empty_replay, gather, insert, is_whole, sample
 from ludus.networks.action_scaling import action_size
 from ludus.networks.soft_actor_critic import Past, SoftNetworks
+from ludus.runtime import placement
 from ludus.spaces import map_leaves
 from ludus.types import Spec, Transition, Tree
 
@@ -52,8 +53,8 @@ def draw(sac: "SAC", networks: SoftNetworks, replay: Replay, key: jax.Array, see
     """Draw a batch: transitions, or sequences of them with a memory. `see` is what is done to observations first."""
     if networks.has_memory:
         cut = Cut(sac.batch_size // sac.segment_length, sac.burn_in, sac.segment_length)
-        return sample_sequences(replay, key, cut, see)
-    drawn = sample(replay, key, sac.batch_size)
+        return placement.split(sample_sequences(replay, key, cut, see), axis=1)
+    drawn = placement.split(sample(replay, key, sac.batch_size))
     return drawn._replace(obs=see(drawn.obs), next_obs=see(drawn.next_obs))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from ludus.algorithms.demonstrated import check_allowed
 from ludus.algorithms.kl_penalty import REFERENCES
 from ludus.algorithms.observations import check_observation_space
+from ludus.algorithms.replay import FRAME_SHARE
 from ludus.algorithms.schedules import Schedule
 from ludus.networks.action_scaling import check_action_space
 from ludus.networks.layers import Torso
@@ -84,6 +85,18 @@ def check_ppo(ppo: "PPO", spec: Spec) -> None:
         )
 
 
+def check_ppo_devices(ppo: "PPO", length: int, count: int) -> None:
+    """Refuse minibatches that devices cannot share evenly; `length` is how many transitions a row of one has."""
+    part = ppo.minibatch_size // ppo.accumulation_steps
+    if part // length % count:
+        unit = length * count * ppo.accumulation_steps
+        rows = f"segments of {length} steps" if length > 1 else "transitions"
+        raise LudusError(
+            f"algorithm.minibatch_size={ppo.minibatch_size}: {count} devices cannot share its {rows} evenly; give a "
+            f"multiple of {unit}"
+        )
+
+
 def check_sac(sac: "SAC", spec: Spec) -> None:
     """Refuse spaces, networks and replays that SAC cannot learn with."""
     check_soft_actor("SAC", "try PPO", sac.network, spec)
@@ -141,6 +154,21 @@ def check_bc(bc: "BC", spec: Spec) -> None:
     except LudusError as error:
         told = str(error).removeprefix("demonstrations: ")
         raise LudusError(f"algorithm.demonstrations={bc.demonstrations}: {told}") from error
+
+
+def check_sac_devices(sac: "SAC", spec: Spec, count: int) -> None:
+    """Refuse batches and a replay that devices cannot share evenly."""
+    length = sac.segment_length if hasattr(sac.network, "unit") else 1
+    if sac.batch_size // length % count:
+        raise LudusError(
+            f"algorithm.batch_size={sac.batch_size}: {count} devices cannot share it evenly; give a multiple of "
+            f"{length * count}"
+        )
+    if (unit := FRAME_SHARE * count) and sac.replay_size % unit:
+        raise LudusError(
+            f"algorithm.replay_size={sac.replay_size}: {count} devices cannot share it evenly; give a multiple of "
+            f"{unit}"
+        )
 
 
 def check_sequences(sac: "SAC", spec: Spec) -> None:

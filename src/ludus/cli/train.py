@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ludus.cli import arguments as words
+from ludus.cli import hosts
 from ludus.cli.arguments import SIGNALLED, Parser, add_allow_code, complain, newest_run
 from ludus.types import LudusError
 
@@ -40,6 +41,7 @@ def train(words: list[str]) -> int:
     from ludus.training.config import compose, help_text
     from ludus.training.config_files import OwnFiles
     from ludus.training.config_words import combinations
+    from ludus.training.distributed import mesh
 
     parser = Parser(prog="ludus train", add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
@@ -54,6 +56,11 @@ def train(words: list[str]) -> int:
     own = OwnFiles(given.config, given.config_dir)
     runs = combinations(overrides) if given.multirun else {"": overrides}
     configs = {name: _placed(compose(words, own), name) for name, words in runs.items()}
+    follows = [hosts.join(config, is_alone=len(configs) == 1) for config in configs.values()]
+    for config in configs.values():
+        mesh.ask_for(config.devices)
+    if any(follows):
+        return hosts.follow(*configs.values())
     return _sweep(configs) if len(configs) > 1 else _run(*configs.values())[0]
 
 
@@ -73,36 +80,50 @@ def resume(words: list[str]) -> int:
     from ludus.runs.folder import read_config, read_identity
     from ludus.runtime import autotuning
     from ludus.training.config import changes
+    from ludus.training.distributed.hosts import joined, led
+    from ludus.training.run_config import changed
     from ludus.training.trainer import Trainer
 
     run, rest = _split_run(given.words)
     values = changes(rest)
+    config = changed(read_config(run), dict(values))
+    if hosts.rejoin(run, config):
+        return hosts.follow_resumed(run, config)
     with contextlib.suppress(*[LudusError] * given.fallback):
-        autotuning.go_on(run, read_identity(run), read_config(run))
-    trainer = Trainer.resume(run, given.start, fallback=given.fallback, **values)
-    with contextlib.closing(trainer.env):
-        result = trainer.train()
+        if joined() is None:  # else JAX runs already
+            autotuning.go_on(run, read_identity(run), read_config(run))
+    with led() as note:
+        trainer = Trainer.resume(run, given.start, fallback=given.fallback, **values)
+        note(lambda: hosts.saved(run))
+        with contextlib.closing(trainer.env):
+            result = trainer.train()
     return _told(result, trainer.retreat.was_used)
 
 
 def _trainer(config: "TrainConfig", run_dir: str | Path | None) -> tuple["Trainer", dict[str, Any]]:
     from ludus.runtime import autotuning
     from ludus.training.config import build
+    from ludus.training.distributed.hosts import joined
     from ludus.training.trainer import Trainer
 
-    autotuning.begin(asdict(config), config.deterministic)
+    if joined() is None:  # else JAX runs already
+        autotuning.begin(asdict(config), config.deterministic)
     parts = build(config)
     return Trainer(parts.algorithm, parts.env, parts.settings, run_dir=run_dir), parts.budget
 
 
 def _run(config: "TrainConfig") -> tuple[int, "TrainResult"]:
     """Train once; return the exit code and what was reached."""
-    trainer, budget = _trainer(config, config.run_dir or _new_folder(config))
-    trainer.configured_by = config.sources
-    if made_of := [*([f"preset {config.preset}"] if config.preset else []), *config.sources]:
-        trainer.record.console.say(" · ".join(made_of))
-    with contextlib.closing(trainer.env):
-        result = trainer.train(**budget)
+    from ludus.training.distributed.hosts import led
+
+    with led() as note:
+        trainer, budget = _trainer(config, config.run_dir or _new_folder(config))
+        note(lambda: hosts.saved(trainer.writer.run_dir))
+        trainer.configured_by = config.sources
+        if made_of := [*([f"preset {config.preset}"] if config.preset else []), *config.sources]:
+            trainer.record.console.say(" · ".join(made_of))
+        with contextlib.closing(trainer.env):
+            result = trainer.train(**budget)
     return _told(result, trainer.retreat.was_used), result
 
 

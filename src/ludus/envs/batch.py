@@ -16,6 +16,7 @@ from ludus.envs.scenarios.randomized import led
 from ludus.envs.scenarios.source import Source
 from ludus.envs.scenarios.stored import ScenarioSet
 from ludus.envs.scenarios.supply import StoredSupply
+from ludus.runtime import placement
 from ludus.runtime.packing import choose_rows
 from ludus.runtime.rng import spread
 from ludus.runtime.summation import add
@@ -223,7 +224,15 @@ class JaxEnv:
             return choose_rows(ended, before, after)
         if self.makes_starts_ahead:
             return choose_rows(ended, start, after)
-        return restarted(ended, start, partial(self._start, chances=chances), after)
+        return self._restarted(ended, start, after, chances)
+
+    def _restarted(self, ended: jax.Array, keys: jax.Array, after: Shown, chances: Any) -> Shown:
+        """Replace what has ended by new starts, each device those of its own copies."""
+
+        def of_share(ended: jax.Array, keys: jax.Array, after: Shown, chances: Any) -> Shown:
+            return restarted(ended, keys, partial(self._start, chances=chances), after)
+
+        return placement.each(of_share, 0, 0, 0, None)(ended, keys, after, chances)
 
     def _start(self, key: jax.Array, chances: Any) -> Shown:
         """Start one copy from a key; `chances` is what all starts of a rollout are drawn by."""

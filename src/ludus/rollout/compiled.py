@@ -11,6 +11,7 @@ from ludus.rollout.acting import Actor
 from ludus.rollout.branch_values import branch_values, critic_memory_at, passed
 from ludus.rollout.monte_carlo import Origin, Valuing
 from ludus.rollout.valid import cut_short, within
+from ludus.runtime import placement
 from ludus.runtime.compilation import Options, compiler_options, jit
 from ludus.runtime.packing import choose_rows
 from ludus.runtime.rng import spread
@@ -43,7 +44,7 @@ class Carry(NamedTuple):
 
 def begin(algorithm: Actor, env: JaxEnv, policy: Tree, key: jax.Array, course: Course = NO_COURSE) -> Carry:
     """Start every environment from its own key."""
-    state = env.reset(spread(key, (env.num_envs,)), env.chances(course))
+    state = env.reset(placement.split(spread(key, (env.num_envs,))), env.chances(course))
     return Carry(state, algorithm.initial_memory(policy, env.num_envs), course.starts)
 
 
@@ -69,7 +70,7 @@ def collect(  # noqa: PLR0913  each part of a rollout is given by itself
     the environments stay where they are by then. `valid` is False on rows after that. With a `valuation`, `extras`
     hold what branches say of each state.
     """
-    course = course._replace(starts=carry.starts)
+    policy, course = placement.whole(policy), course._replace(starts=carry.starts)
     carry = begin(algorithm, env, policy, keys.begin, course) if threshold else carry
     carry, chances = carry._replace(starts=()), env.chances(course)  # the same for the whole rollout
     start = algorithm.initial_memory(policy, env.num_envs)
@@ -102,6 +103,7 @@ def collect(  # noqa: PLR0913  each part of a rollout is given by itself
 
     noise = algorithm.noise(policy, keys.noise, (num_steps, env.num_envs))
     inputs = env.draw(keys.step, keys.start, num_steps, chances), noise, jnp.arange(num_steps)
+    inputs = *placement.split(inputs[:2], axis=1), inputs[2]
     active = jnp.ones(env.num_envs, bool) if is_partial else None
     begun = carry, active, episodes_left, critic_memory
     (after, _, _, critic_memory), (steps, episode, through) = jax.lax.scan(step, begun, inputs)

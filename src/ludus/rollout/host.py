@@ -15,6 +15,7 @@ from ludus.rollout.host_branch_values import branch_values
 from ludus.rollout.host_carry import HostCarry, HostState, seeds_from
 from ludus.rollout.monte_carlo import Valuing
 from ludus.rollout.valid import cut_short, within
+from ludus.runtime import placement
 from ludus.runtime.compilation import Options, compile_clock, jit
 from ludus.runtime.packing import choose_rows
 from ludus.runtime.summation import add
@@ -82,6 +83,8 @@ def collect(  # noqa: PLR0913  each part of a rollout is given by itself
     `watch` is told of every step, and may give the rollout up by raising `Left`.
     """
     n = env.num_envs
+    # A step is acted on one device: all of them would only wait for each other. The update is theirs.
+    policy, carry, keys, valuation = placement.on_first((policy, carry, keys, valuation))
     if threshold:
         carry = begin(algorithm, env, policy, keys.begin)
     obs, memory = carry.env.obs, carry.memory

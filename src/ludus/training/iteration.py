@@ -22,6 +22,7 @@ from ludus.training import cohorts
 from ludus.training import curriculum as curricula
 from ludus.training.cohorts import Cohorts
 from ludus.training.curriculum import Curriculum
+from ludus.training.distributed.mesh import ONE, Devices
 from ludus.types import Array, Counted, Course, EpisodeStats, LudusError, Rollout, Tree, Valuation, Watch
 
 
@@ -37,6 +38,8 @@ class Plan(NamedTuple):
     """Whether rows hold the return and length of every single episode."""
     counts_episodes: bool = False
     """Whether a number of episodes ends the run: the last rollout is cut where it is reached."""
+    devices: Devices = ONE
+    """Those that it is spread over."""
     watch: Watch | None = None
     """Told of every step of a rollout that runs in Python; never compiled in."""
 
@@ -137,12 +140,14 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
         algorithm, plan.env, policy, state.carry, keys["rollout"], plan.num_steps, plan.threshold, left,
         course=drawn_by, watch=plan.watch, valuation=valuation,
     )  # fmt: skip
+    carry, rollout = plan.devices.place_rollout(carry, rollout)
     update = runner(plan.env).compile_update(learn, plan.options, ("learner",))
     # On the host, names in `info` come and go: they may not be part of what is compiled.
     counted = stats._replace(**dict.fromkeys(UNCOUNTED, ()))
-    learner, counters, row = update(
-        context, state.learner, state.counters, state.iteration, rollout, counted, keys["update"]
-    )
+    with plan.devices.in_use():
+        learner, counters, row = update(
+            context, state.learner, state.counters, state.iteration, rollout, counted, keys["update"]
+        )
     running = np.zeros(plan.env.num_envs, np.int32) if plan.threshold else carry.env.episode_length
     steps, counted = rollout.steps, stats._replace(info=(), seconds=())
     ended = counted, steps.terminated, steps.valid, running, context.success_return
@@ -160,7 +165,7 @@ def iteration(plan: Plan, context: Context, state: TrainState) -> tuple[TrainSta
         row["episodes_cut"] = stats.cut
     if plan.record_episodes:
         row |= {"episode_returns": stats.returns.ravel(), "episode_lengths": stats.lengths.ravel()}
-    return TrainState(learner, carry, number, counters, waiting, stages), row
+    return plan.devices.place(TrainState(learner, carry, number, counters, waiting, stages)), row
 
 
 def _mean(reward: jax.Array, valid: jax.Array | None) -> jax.Array:

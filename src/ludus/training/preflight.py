@@ -9,14 +9,19 @@ from ludus.algorithms.hyperparameters import register
 from ludus.envs.base import AnyEnv
 from ludus.runs.folder import RunFolder
 from ludus.runtime import autotuning, secrets
+from ludus.runtime.compilation import default_device
 from ludus.training.budget import Budget
+from ludus.training.distributed import mesh
 from ludus.training.init_from import pinned
 from ludus.training.settings import Settings
 from ludus.types import LudusError, Spec
 
 
 def check_parts(algorithm: object, env: object, settings: object) -> None:
-    """Refuse what is no algorithm, no environment or no settings, and a process that computes in another way."""
+    """Refuse what is no algorithm, no environment or no settings, and a process that computes in another way.
+
+    Then JAX is started, on as many devices as a CPU is asked to show.
+    """
     check_algorithm(algorithm)
     register(type(algorithm))
     if not hasattr(env, "num_envs") or not hasattr(env, "remake"):
@@ -29,6 +34,8 @@ def check_parts(algorithm: object, env: object, settings: object) -> None:
         )
     if jax.config.values["jax_enable_x64"]:
         raise LudusError("jax_enable_x64 is on, and ludus computes in 32 bits: switch it off (JAX_ENABLE_X64=0)")
+    mesh.ask_for(settings.devices)
+    default_device()
 
 
 def check_secrets(env: AnyEnv) -> None:

@@ -46,7 +46,7 @@ class CompiledRepeat:
         # Jitted so that it is traced once, though its shapes are asked for before it is called.
         self.body, self.capacity = jax.jit(partial(body, plan)), capacity
         self.programs: dict[Any, tuple[Any, PackedLayout]] = {}
-        self.jitted = jax.jit(self._loop, donate_argnums=1, compiler_options=dict(options))
+        self.devices, self.options = plan.devices, dict(options)
 
     def prepare(self, context: Tree, make_state: Callable[[], Tree]) -> None:
         """Compile for the state that `make_state` would return; only its shapes are asked for."""
@@ -68,8 +68,11 @@ class CompiledRepeat:
         leaves, treedef = jax.tree.flatten((context, state))
         key = treedef, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self.programs:
-            row = jax.eval_shape(lambda context, state: _as_rows(self.body(context, state)[1]), context, state)
-            program = self.jitted.lower(context, state, np.int32(0)).compile()
+            with self.devices.in_use():
+                row = jax.eval_shape(lambda context, state: _as_rows(self.body(context, state)[1]), context, state)
+                left = self.devices.places(state)
+                jitted = jax.jit(self._loop, donate_argnums=1, compiler_options=self.options, out_shardings=left)
+                program = jitted.lower(context, self.devices.shapes(state), np.int32(0)).compile()
             self.programs[key] = program, PackedLayout(row)
         return self.programs[key]
 

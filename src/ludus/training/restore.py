@@ -28,15 +28,16 @@ from ludus.training.checkpoint_writer import FIRST
 from ludus.training.iteration import TrainState
 from ludus.training.mending import Mended, mended
 from ludus.training.resume_point import Remembering, RestoreEnv
-from ludus.training.run_config import MEANING
+from ludus.training.run_config import DEVICES, MEANING
 from ludus.training.state_arrays import ENV, Written, check_env_arrays, check_finite, outline, put_back, shapes
 from ludus.types import LudusError, Spec, Tree
 
-Level = Literal["exact", "rounding", "episode", "mended"]
+Level = Literal["exact", "rounding", "devices", "episode", "mended"]
 MEANS: dict[Level, str] = {
     "exact": "every number will be as if nothing had happened",
     "rounding": "this process may have chosen other GPU kernels than the one before, so last bits may differ "
     "(ludus resume lets it read the run's choices)",
+    "devices": "another number of devices adds up in another order, so last bits may differ",
     "episode": "the environments cannot be brought back to where they were, so running episodes start anew",
     "mended": "a part of the state is lost, so numbers will differ from those of a run that had it",
 }
@@ -186,6 +187,8 @@ class CheckpointSource:
         on_gpu = jax.default_backend() == "gpu"
         if self.level == "exact" and on_gpu and not autotuning.is_known(folder.identity.get("autotuning")):
             self.level = "rounding"
+        if self.level in ("exact", "rounding") and made_with.get(DEVICES) != record["made_with"].get(DEVICES):
+            self.level = "devices"
         entry = {"steps": self.step, "level": self.level, **({"lost": self.lost} if self.lost else {})}
         first = folder.identity.get(FIRST) or self.step
         folder.write_identity(**{FIRST: first}, resumed=[*folder.identity.get("resumed", []), entry])

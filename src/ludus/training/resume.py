@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ludus.algorithms.base import Algorithm
 from ludus.algorithms.registry import build
@@ -21,11 +21,14 @@ from ludus.runtime import files, user_code
 from ludus.training.beginning import Beginning, has_saved, refusal
 from ludus.training.budget import Budget
 from ludus.training.checkpoint_choice import NothingWholeError
+from ludus.training.distributed import mesh
 from ludus.training.restore import CheckpointSource
 from ludus.training.run_config import changed, environment_in, meaning_of, settings_in
 from ludus.training.settings import Settings, code_in
 from ludus.training.trainer import Trainer
 from ludus.types import LudusError
+
+Kind = TypeVar("Kind")
 
 
 def resume(
@@ -104,7 +107,7 @@ def _source(
 
 
 def rebuilt(
-    kind: type[Trainer],
+    kind: Callable[..., Kind],
     run: Path,
     config: dict[str, Any],
     algorithm: Algorithm | None = None,
@@ -113,12 +116,13 @@ def rebuilt(
     run_dir: Path | None = None,
     instead: str = "pass it again, as Trainer.resume(..., {}=...)",
     **other: Any,
-) -> tuple[Trainer, Budget]:
-    """Return a trainer with the settings of a run but for some others, and the run's budget.
+) -> tuple[Kind, Budget]:
+    """Return a trainer, or what takes its place, with the settings of a run but for some others, and the run's budget.
 
     `instead` says how else the algorithm or environment is given, if only its owner's code can make it. Callbacks
     and the user's own trackers are left out unless they are among the others: not every reader trains.
     """
+    mesh.ask_for(other.get("devices", config.get("devices")))
     try:
         algorithm = (
             build(config["algorithm"], instead.format("algorithm"), saved_in="config.yaml")

@@ -46,7 +46,9 @@ class Retreat:
     def prepare(self, pace: float, state: TrainState, snapshot: Callable[[], dict[str, Any]]) -> None:
         """Before an iteration: write everything down, if the last one took long or there was none yet."""
         self._state = None
-        if pace > LONG_SECONDS and sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(state)) <= MOST_BYTES:
+        leaves = jax.tree.leaves(state)
+        is_here = all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves)  # not with other processes
+        if pace > LONG_SECONDS and is_here and sum(getattr(leaf, "nbytes", 0) for leaf in leaves) <= MOST_BYTES:
             self._before = snapshot()
             self._state = jax.tree.map(_copy, state)
 

@@ -18,6 +18,7 @@ from ludus.runtime import user_code
 from ludus.runtime.compilation import Options
 from ludus.training.budget import Budget
 from ludus.training.checkpoint_writer import FIRST
+from ludus.training.distributed.mesh import Devices
 from ludus.training.settings import NAMES, PARTS, Settings, plain
 from ludus.types import LudusError
 
@@ -25,6 +26,8 @@ MEANING = ("env", "env_options", "env_wrappers", "num_envs", "seed", "collect", 
 """Settings that a resumed run cannot change: the saved state would mean something else."""
 BYGONE = ("permissions", "init_from", "init_from_sha256")
 """Settings that only the beginning of a run has a use for."""
+DEVICES = "devices"
+"""Where it is written down by how many devices something was made, if it was not one."""
 CHANGEABLE = (
     *Budget._fields,
     *(name for name in NAMES if name not in (*MEANING, *PARTS, *BYGONE)),
@@ -58,19 +61,20 @@ def meaning_of(algorithm: Algorithm, env: AnyEnv, settings: Settings) -> dict[st
     return strict({name: config[name] for name in MEANING}, not_finite=float)
 
 
-def made_with(device: jax.Device) -> dict[str, str]:
-    """Return what the last bits of a result depend on besides the settings."""
-    return {"jax": jax.__version__, "device": device.device_kind, "platform": jax.default_backend()}
+def made_with(devices: Devices) -> dict[str, str]:
+    """Return what the last bits of a result depend on besides the settings; one device is not counted."""
+    kind = {"jax": jax.__version__, "device": devices.first.device_kind, "platform": jax.default_backend()}
+    return kind | ({DEVICES: str(devices.count)} if devices.count > 1 else {})
 
 
 def identity_of(
-    seed: int, options: Options, first_checkpoint: int | None, configured_by: Sequence[str]
+    seed: int, options: Options, first_checkpoint: int | None, configured_by: Sequence[str], devices: Devices
 ) -> dict[str, Any]:
     """Return what run.json says of the process that trains; `configured_by` names the files its settings came from."""
     return {
         "seed": int(seed),
         "versions": {"ludus": __version__, "jax": jax.__version__, "numpy": np.__version__},
-        "devices": [str(device) for device in jax.devices()],
+        "devices": devices.names,
         "compiler_options": dict(options),
         FIRST: first_checkpoint,
         **({"configured_by": list(configured_by)} if configured_by else {}),

@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from ludus.runs.folder import RunFolder
 from ludus.runs.recorder import Recorder
 from ludus.runs.trackers.base import TrackingOptions
@@ -15,6 +13,7 @@ from ludus.runtime import autotuning
 from ludus.runtime.compilation import Options
 from ludus.training.changes import Changes
 from ludus.training.checkpoint_writer import FIRST, Keeper
+from ludus.training.distributed.mesh import Devices
 from ludus.training.iteration import TrainState
 from ludus.training.kept_episodes import FINAL_LABEL, Showing
 from ludus.training.progress import Terms, record_of
@@ -29,12 +28,12 @@ class RunWriter:
     """Writes one run; before it is given the run's folder it writes nothing."""
 
     def __init__(
-        self, record: Recorder, judge: Judge, keeper: Keeper, changes: Changes, showing: Showing, device: jax.Device
+        self, record: Recorder, judge: Judge, keeper: Keeper, changes: Changes, showing: Showing, devices: Devices
     ):
         """Begin with nothing written."""
         self.record, self.judge, self.keeper = record, judge, keeper
         self.changes, self.showing = changes, showing
-        self.device = device
+        self.devices = devices
 
     @property
     def folder(self) -> RunFolder | None:
@@ -61,12 +60,12 @@ class RunWriter:
         """Take back what the run did after the point that it goes on from."""
         assert self.folder is not None
         assert self.keeper.checkpoints is not None
-        source.go_on(self.folder, self.keeper.checkpoints, made_with(self.device))
+        source.go_on(self.folder, self.keeper.checkpoints, made_with(self.devices))
 
     def begin(self, config: dict[str, Any], seed: int, options: Options, configured_by: Sequence[str]) -> None:
         """Write down what is about to run."""
         first = None if self.folder is None else self.folder.identity.get(FIRST)
-        self.record.begin(config, identity_of(seed, options, first, configured_by))
+        self.record.begin(config, identity_of(seed, options, first, configured_by, self.devices))
         if not autotuning.is_measuring():
             self.note_kernels()  # whoever begins again after a kill reads the same
 
@@ -101,7 +100,7 @@ class RunWriter:
 
     def note_kernels(self) -> None:
         """Write down with which GPU kernels this process computes, as far as it has compiled by now."""
-        if self.folder is None or self.device.platform != "gpu":
+        if self.folder is None or self.devices.first.platform != "gpu":
             return
         with contextlib.suppress(OSError):  # not written down, they are not known, and a resume says so
             if (noted := autotuning.keep(self.folder.path)) != self.folder.identity.get("autotuning"):

@@ -10,6 +10,8 @@ from ludus.runs.trackers.base import TrackingOptions
 from ludus.runtime import own_parts
 from ludus.training import curriculum
 from ludus.training.checkpoint_writer import CheckpointOptions
+from ludus.training.distributed import mesh
+from ludus.training.distributed.seats import HostOptions
 from ludus.training.stopping import ConvergenceOptions
 from ludus.types import MAX_EPISODE_STEPS, LudusError
 
@@ -25,6 +27,7 @@ PARTS: dict[str, Any] = {
     "checkpoint": CheckpointOptions,
     "tracking": TrackingOptions,
     "convergence": ConvergenceOptions,
+    "hosts": HostOptions,
 }
 """Settings that are groups of settings."""
 
@@ -77,10 +80,15 @@ class Settings:
     """Begin with the policy and critic of another run: its folder, or one of its policies/ (that policy alone)."""
     init_from_sha256: str | None = None
     """Refuse a policy file with another SHA-256; a run's configuration says which it began with."""
+    hosts: HostOptions = field(default_factory=HostOptions)
+    """The processes that train it together."""
     curriculum: dict[str, Any] = field(default_factory=dict)
     """What leads parameters of the environment, as in curriculum.difficulty=linear:0:1."""
     callbacks: tuple[Any, ...] = ()
     """What hears how training goes and may change it, as in [my_module:MyCallback]."""
+    devices: int | str = "auto"
+    """Devices that the work is shared out to; auto: all accelerators where it is great enough, else one. A CPU can show
+    itself as several."""
     deterministic: bool = False
     """On a GPU: the same numbers from the seed alone, in any process, at two thirds of the speed or less."""
     permissions: str = "private"
@@ -102,6 +110,7 @@ class Settings:
             _check_at_least(0, name, getattr(self, name))
         for name in ("eval_episodes", "eval_max_steps", "recent_episodes_window"):
             _check_at_least(1, name, getattr(self, name))
+        mesh.check(self.devices)
         if self.loguru and not self.log_frequency:
             raise LudusError("loguru=true: is told as often as log_frequency says, which is 0: never")
         for name, choices in CHOICES.items():

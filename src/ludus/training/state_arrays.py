@@ -62,16 +62,23 @@ def shapes(state: Tree) -> dict[str, Shape]:
 
 
 def outline(state: Tree) -> Tree:
-    """Return the shapes and types of a state, without its memory; keys stay, for only a key tells its own kind."""
-    return jax.tree.map(lambda x: x if _is_key(x) else jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    """Return the shapes and types of a state, without its memory; keys stay, for only a key tells its own kind.
+
+    An array that several devices share or have is outlined with its place.
+    """
+    return jax.tree.map(
+        lambda x: x if _is_key(x) else jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=_place(x)), state
+    )
 
 
 def put_back(blank: Tree, arrays: dict[str, np.ndarray]) -> Tree:
     """Return a state like `blank`, which may be an `outline`, with these arrays, on the device."""
 
     def filled(path: KeyPath, leaf: Array) -> Array:
-        array = jax.device_put(arrays[name_of(path)])
-        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
+        if not _is_key(leaf):
+            return jax.device_put(arrays[name_of(path)], _place(leaf))
+        key = jax.random.wrap_key_data(jax.device_put(arrays[name_of(path)]), impl=jax.random.key_impl(leaf))
+        return key if _place(leaf) is None else jax.device_put(key, _place(leaf))
 
     return jax.tree_util.tree_map_with_path(filled, blank)
 
@@ -137,11 +144,33 @@ def _changed(leaf: Array, before: int, now: int, cycle: int) -> Blocks:
 
 
 def _rows(leaf: Array, start: int, count: int, size: int) -> np.ndarray:
-    """Copy rows of an array; from a device, always as many, so that one small program serves for all."""
+    """Copy rows of an array; from a device, always as many, so that one small program serves for all.
+
+    Of an array that devices share, each part is copied from the device that has it.
+    """
+    if _place(leaf) is not None and not leaf.sharding.is_fully_replicated:
+        return _shared_rows(leaf, start, count)
     if not isinstance(leaf, jax.Array) or next(iter(leaf.devices())).platform == "cpu":
         return np.array(np.asarray(leaf)[start : start + count])
     first = min(start, leaf.shape[0] - size)
     return np.asarray(jax.lax.dynamic_slice_in_dim(leaf, np.int32(first), size))[start - first :][:count]
+
+
+def _shared_rows(leaf: jax.Array, start: int, count: int) -> np.ndarray:
+    """Copy rows of an array whose rows are shared out, without ever bringing all of it together."""
+    rows = np.empty((count, *leaf.shape[1:]), leaf.dtype)
+    for shard in leaf.addressable_shards:
+        begin, end, _ = shard.index[0].indices(len(leaf))
+        first, last = max(begin, start), min(end, start + count)
+        if first < last:
+            rows[first - start : last - start] = np.asarray(shard.data)[first - begin : last - begin]
+    return rows
+
+
+def _place(leaf: Array) -> jax.sharding.Sharding | None:
+    """Return where an array lies, if that is on several devices of this process."""
+    place = getattr(leaf, "sharding", None)
+    return place if place is not None and len(place.device_set) > 1 and place.is_fully_addressable else None
 
 
 def _added(growing: Growing, before: int) -> Blocks:

@@ -18,8 +18,9 @@ from ludus.algorithms.reward_model import reward_model_of
 from ludus.envs.base import AnyEnv
 from ludus.runs.folder import RunFolder
 from ludus.runs.recorder import Recorder
-from ludus.runtime.compilation import compile_clock, default_device, enable_compilation_cache
+from ludus.runtime.compilation import compile_clock, enable_compilation_cache
 from ludus.runtime.interrupt import Interrupt
+from ludus.runtime.placement import on_first
 from ludus.training.budget import Budget
 from ludus.training.callback import Callback, Callbacks, Function
 from ludus.training.changes import Changes
@@ -68,7 +69,6 @@ class Trainer:
             run_dir: folder for the journal, the configuration and the policy; None writes nothing.
         """
         check_parts(algorithm, env, settings)
-        self.device = default_device()
         compile_clock().lap()
         enable_compilation_cache()
         self.algorithm, self.env = algorithm, (env := env.led(list(settings.curriculum)))
@@ -89,7 +89,7 @@ class Trainer:
             evaluate=lambda episodes, watch: self.loop.evaluate(self.state.learner, episodes, watch),
             is_single=env.num_envs == 1,
         )
-        self.writer = RunWriter(self.record, self.judge, self.keeper, self.changes, self.showing, self.device)
+        self.writer = RunWriter(self.record, self.judge, self.keeper, self.changes, self.showing, self.loop.devices)
         if run_dir is not None:
             check_secrets(env)
             self.writer.open(RunFolder(run_dir, settings.permissions == "group"), settings.tracking)
@@ -119,13 +119,13 @@ class Trainer:
     @property
     def learner(self) -> Tree:
         """All that was learnt: networks, optimiser, normalisers; a copy, which an `Agent` can go on from."""
-        return copied(self.state.learner)
+        return on_first(copied(self.state.learner))
 
     @learner.setter
     def learner(self, learner: Tree) -> None:
         is_early = self._state is None and self._source is None  # `train` will compile all of it at once
         own = self.loop.fresh_learner() if is_early else self.state.learner
-        new = handed_over(self.algorithm, own, learner, self.env.num_envs)
+        new = self.loop.devices.place_learner(handed_over(self.algorithm, own, learner, self.env.num_envs))
         if is_early:
             self._first_learner = new
         else:
@@ -137,7 +137,7 @@ class Trainer:
         state = self.algorithm.policy(self.state.learner)
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
             state = self._last_policy  # an exception broke a chunk that had taken the state over
-        return Policy(self.loop.arrays, self.retreat.copied(state), self.loop.spec, self.env.id)
+        return Policy(self.loop.arrays, self.retreat.copied(on_first(state)), self.loop.spec, self.env.id)
 
     @property
     def critic(self) -> Critic | None:
@@ -145,7 +145,7 @@ class Trainer:
         state = self.algorithm.critic(self.state.learner)
         if state is None or any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
             return None
-        return Critic(self.loop.arrays, self.retreat.copied(state), self.loop.spec, self.env.id)
+        return Critic(self.loop.arrays, self.retreat.copied(on_first(state)), self.loop.spec, self.env.id)
 
     def evaluate(self, episodes: int = 100) -> Evaluation:
         """Evaluate the policy as it is now, on environments and seeds that training never sees."""
@@ -217,7 +217,7 @@ class Trainer:
     def _begin(self, context: Context, budget: Budget) -> None:
         """Build or load the state, and write down what is about to run."""
         record, placement = self.record, self.env.placement
-        facts = f"{self.env.num_envs} environments", placement, f"seed {self.settings.seed}", str(self.device)
+        facts = f"{self.env.num_envs} environments", placement, f"seed {self.settings.seed}", str(self.loop.devices)
         record.console.say(" · ".join([self.env.id, *filter(None, facts)]))
         record.console.start()
         record.console.at("compiling")
@@ -279,7 +279,7 @@ class Trainer:
             try:
                 self._state, rows = self.loop(context, self.state, length, ending.watch(self.retreat))
             except Left:
-                self._state = self.retreat.go_back()
+                self._state = self.loop.devices.place(self.retreat.go_back())
                 self.judge.hold(told)
                 return ending.in_the_midst
             seconds = max(time.perf_counter() - began - (compile_clock().total - compiled), 1e-9)
@@ -302,7 +302,7 @@ class Trainer:
             self.films.if_due(folder.path, self.env.id, record.counts, self._trained, self.keeper)
             if record.iterations:
                 self.showing.prepare(self._trained)
-        self._last_policy = copied(self.algorithm.policy(self.state.learner))
+        self._last_policy = copied(on_first(self.algorithm.policy(self.state.learner)))
         self._state, gap = self.loop.restocked(self.state, record.iterations)
         judged = self.judge.until_next(budget, self.loop.steps_per_iteration)
         return min(gap, judged, self.films.until_next(record.iterations))
@@ -317,8 +317,8 @@ class Trainer:
             return
         env = self.loop.snapshot() if self.retreat.env is None else self.retreat.env
         meaning = meaning_of(self.algorithm, self.env, self.settings)
-        terms = Terms(meaning, self.loop.spec.scaling, self.loop.options, made_with(self.device))
-        self.writer.save(self.state, env, terms)
+        terms = Terms(meaning, self.loop.spec.scaling, self.loop.options, made_with(self.loop.devices))
+        self.writer.save(self.loop.gathered(self.state), env, terms)
 
     def _finish(self, status: str, reason: str, is_to_leave: Callable[[], bool] | None = None) -> None:
         trained = None if self._state is None else self._trained
@@ -334,7 +334,8 @@ class Trainer:
         else:
             # Nothing else holds the blank state: its memory is free when it is read anew.
             load, num_envs = self._source.load, self.env.num_envs
-            self._state, written = load(self.loop.begin(context, learner), num_envs, self.loop.restore)
+            state, written = load(self.loop.begin(context, learner), num_envs, self.loop.restore)
+            self._state = self.loop.shared(state)
             self.keeper.write_anew(written)
         return self._state
 
