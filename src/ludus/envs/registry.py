@@ -16,6 +16,7 @@ from ludus.envs.checks import check_environment, check_scenarios
 from ludus.envs.names import OWN, Wrapper, as_wrappers, code_in, parsed
 from ludus.envs.native.classic_control import CLASSIC
 from ludus.envs.native.memory_tasks import MEMORY_TASKS
+from ludus.envs.scenarios.driving.environment import Driving
 from ludus.envs.scenarios.options import arranged, source_of, taken
 from ludus.envs.sequence.tasks import SEQUENCE_TASKS
 from ludus.envs.workers.supervisor import WorkerEnv, WorkerOptions
@@ -28,7 +29,7 @@ FAITHFUL_IN_ENVPOOL = frozenset(
 """Gymnasium's ids whose environments in EnvPool were shown to be the same; docs/en/envpool.md says how."""
 WORKER_KEYS = ("num_workers", "worker_timeout", "on_worker_fault")
 """The keys about workers: `make_env` takes them besides the environment's own options and wrappers."""
-NATIVE: dict[str, Callable[..., Environment]] = {**CLASSIC, **MEMORY_TASKS, **SEQUENCE_TASKS}
+NATIVE: dict[str, Callable[..., Environment]] = {**CLASSIC, **MEMORY_TASKS, **SEQUENCE_TASKS, "driving": Driving}
 """Our own environments, by id."""
 
 _log = logging.getLogger(__name__)
