@@ -12,8 +12,8 @@ from ludus.envs.scenarios.driving.dynamics import DT, Motion
 from ludus.envs.scenarios.driving.observation import Memory, Own, Sizes, flat, observed, remembered, space
 from ludus.envs.scenarios.driving.options import checked
 from ludus.envs.scenarios.driving.rewards import ENDING, Happening, ended, reward_of
-from ludus.envs.scenarios.driving.roads import Roads
-from ludus.envs.scenarios.driving.traffic import Cars, Crew, is_on_map, poses
+from ludus.envs.scenarios.driving.roads import LENGTH, Roads, lights, place
+from ludus.envs.scenarios.driving.traffic import SIZE, Cars, Crew, is_on_map, poses
 from ludus.envs.scenarios.driving.world import (
     Adversary,
     Log,
@@ -145,6 +145,23 @@ class Driving(ScenarioEnvironment):
         return state, Step(
             self._seen(state, action), reward, ended(self.termination_keys, seen), jnp.bool_(False), info
         )
+
+    def scene(self, state: State) -> dict[str, jax.Array]:
+        """Return poses, speeds and sizes of all cars, the lanes, the route and the lights."""
+        roads, world = state.roads, state.world
+        own, others = _rows(roads, world)
+        size = jnp.where(is_on_map(world.cars, state.crew)[:, None], state.crew.size, 0.0)
+        shown, every = lights(roads, world.step * DT), jnp.arange(len(roads.width))
+        line, yaw = place(roads, every, jnp.minimum(roads.stop, LENGTH))
+        color = jnp.where(roads.group < 0, 0, jnp.where(shown.is_red, 3, jnp.where(shown.is_yellow, 2, 1)))
+        return {
+            "car": jnp.append(own, jnp.array(SIZE)),
+            "cars": jnp.concatenate([others, size], axis=-1),
+            "lanes": jnp.where(roads.is_there[:, None, None], roads.points[:, ::2], jnp.nan),
+            "width": roads.width[roads.route],
+            "route": roads.points[roads.route][::2],
+            "lights": jnp.concatenate([line, yaw[:, None], color[:, None] * roads.is_there[:, None]], axis=-1),
+        }
 
     def _driven(self, state: State, action: jax.Array) -> jax.Array:
         """Return the action of who drives."""

@@ -92,11 +92,11 @@ TRAINING = (
     Template("on-ramp", "open", 0.16, (13.0, 17.0), (3.5, 3.75), joins="ramp"),
 )
 EVALUATION = (
-    Template("S-bend", "open", 0.18, (10.0, 15.0), (3.75, 4.0), (80.0, 120.0), turns=2),
+    Template("S-bend", "open", 0.1, (10.0, 15.0), (3.75, 4.0), (80.0, 120.0), turns=2),
     Template(
         "skewed crossroads",
         "junction",
-        0.34,
+        0.36,
         (9.0, 14.0),
         (3.75, 4.0),
         (11.5, 14.0),
@@ -120,14 +120,14 @@ EVALUATION = (
     Template(
         "roundabout of three",
         "ring",
-        0.18,
+        0.2,
         (8.0, 11.0),
         (3.75, 4.0),
         (18.0, 21.0),
         (0.0, THIRD, 2 * THIRD),
         (-10 * DEGREE, 10 * DEGREE),
     ),
-    Template("lane drop", "open", 0.14, (13.0, 17.0), (3.75, 4.0), joins="drop"),
+    Template("lane drop", "open", 0.18, (13.0, 17.0), (3.75, 4.0), joins="drop"),
 )
 TEMPLATES: dict[Split, tuple[Template, ...]] = {"training": TRAINING, "evaluation": EVALUATION}
 SIGNALLED = 0.75
