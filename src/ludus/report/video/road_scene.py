@@ -8,12 +8,12 @@ from PIL import Image, ImageDraw
 
 SHARP = 2
 """Pictures are drawn so many times larger and then reduced, which makes edges smooth."""
-GROUND, ASPHALT, MARKS, ROUTE = (214, 226, 208), (92, 99, 110), (214, 218, 224), (96, 130, 182)
+GROUND, ASPHALT, EDGE, MARKS, ROUTE = (214, 226, 208), (92, 99, 110), (236, 240, 246), (116, 124, 136), (96, 140, 200)
 CAR, GLASS, OWN, OWN_GLASS = (226, 232, 240), (100, 116, 139), (37, 99, 235), (191, 219, 254)
 LIGHTS = {1: (34, 197, 94), 2: (250, 204, 21), 3: (239, 68, 68)}
 METRES = 78.0
 """So many are seen from the left edge to the right one."""
-SHOULDER, STEP = 0.5, 0.1
+SHOULDER, STEP, BEYOND = 0.5, 0.1, 20.0
 
 
 class RoadScene:
@@ -49,9 +49,10 @@ class RoadScene:
 
     def _lanes(self, pen: ImageDraw.ImageDraw, row: int, car: np.ndarray) -> None:
         width = float(self.rows["width"][row])
-        lanes = [self._at(car, lane) for lane in self.rows["lanes"][row] if np.isfinite(lane).all()]
-        for lane in lanes:
-            pen.line(lane, ASPHALT, round((width + 2 * SHOULDER) * self.scale), joint="curve")
+        lanes = [self._at(car, _prolonged(lane)) for lane in self.rows["lanes"][row] if np.isfinite(lane).all()]
+        for extra, color in ((0.3, EDGE), (0.0, ASPHALT)):
+            for lane in lanes:
+                pen.line(lane, color, round((width + 2 * SHOULDER + extra) * self.scale), joint="curve")
         for lane in lanes:
             pen.line(lane, MARKS, max(1, round(0.12 * self.scale)))
         pen.line(self._at(car, self.rows["route"][row]), ROUTE, round(0.5 * self.scale), joint="curve")
@@ -74,6 +75,12 @@ class RoadScene:
         ahead, left = away @ (c, s), away @ (-s, c)
         made = np.stack([self.origin[0] - left * self.scale, self.origin[1] - ahead * self.scale], axis=-1)
         return [(x, y) for x, y in made.tolist()]
+
+
+def _prolonged(lane: np.ndarray) -> np.ndarray:
+    """Return a lane that goes on beyond the edges of the map."""
+    ends = lane[0] + BEYOND * (lane[0] - lane[1]), lane[-1] + BEYOND * (lane[-1] - lane[-2])
+    return np.concatenate([ends[0][None], lane, ends[1][None]])
 
 
 def _driven_on(cars: np.ndarray) -> np.ndarray:

@@ -157,9 +157,9 @@ class Driving(ScenarioEnvironment):
         return {
             "car": jnp.append(own, jnp.array(SIZE)),
             "cars": jnp.concatenate([others, size], axis=-1),
-            "lanes": jnp.where(roads.is_there[:, None, None], roads.points[:, ::2], jnp.nan),
+            "lanes": jnp.where(roads.is_there[:, None, None], roads.points, jnp.nan),
             "width": roads.width[roads.route],
-            "route": roads.points[roads.route][::2],
+            "route": roads.points[roads.route],
             "lights": jnp.concatenate([line, yaw[:, None], color[:, None] * roads.is_there[:, None]], axis=-1),
         }
 

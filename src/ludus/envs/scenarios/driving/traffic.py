@@ -252,8 +252,9 @@ def placed(key: jax.Array, roads: Roads, ego: Ego, count: int, density: Array) -
     path = jax.random.choice(keys[0], len(weight), (CANDIDATES,), p=weight / weight.sum())
     along = jax.random.uniform(keys[1], (CANDIDATES,), float, 4.0, 0.72 * LENGTH)
     size = jnp.stack([jax.random.uniform(keys[2], (CANDIDATES,), float, 4.2, 5.4), jnp.full(CANDIDATES, 1.9)], axis=-1)
-    eagerness = jax.random.uniform(keys[3], (CANDIDATES,), float, 0.75, 1.05)
-    speed = eagerness * suitable(roads, path, along) * jax.random.uniform(keys[4], (CANDIDATES,), float, 0.6, 1.0)
+    share = jax.random.uniform(keys[4], (CANDIDATES,), float, 0.6, 1.0).at[:CHALLENGERS].set(1.0)
+    eagerness = jax.random.uniform(keys[3], (CANDIDATES,), float, 0.75, 1.05).at[:CHALLENGERS].set(1.0)
+    speed = eagerness * suitable(roads, path, along) * share
     room = stop_gap(roads, 0.0, Place(path, along, jnp.zeros(CANDIDATES), 0.5 * size[:, 0]))
     speed = jnp.minimum(speed, jnp.sqrt(2 * 2.5 * jnp.maximum(room - 2.0, 0.0)))
     is_wanted = jax.random.uniform(keys[5], (CANDIDATES,)) < density
@@ -302,7 +303,7 @@ def _challenged(
     mine = roads.enter[roads.route, rival]
     pace = 0.5 * (ego.speed + suitable(roads, jnp.full(CHALLENGERS, roads.route), mine))
     time = (mine - ego.route_along) / jnp.maximum(pace, 1.0)
-    time = time + jax.random.uniform(of_time, (CHALLENGERS,), float, -1.0, 1.0)
+    time = time + jax.random.uniform(of_time, (CHALLENGERS,), float, -0.8, 0.8)
     there = meets[rival] - time * suitable(roads, rival, meets[rival] - 20.0)
     fits = able[rival] & (there > 2.0) & (there < meets[rival])
     first = slice(0, CHALLENGERS)
