@@ -12,7 +12,11 @@ from ludus.runtime import user_code
 from ludus.types import LudusError
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from ludus.algorithms.policy import Policy
+    from ludus.envs.base import AnyEnv
+    from ludus.runtime.demonstrations import Demonstrations
 
 
 def evaluate(words: list[str]) -> int:
@@ -90,7 +94,10 @@ def record(words: list[str]) -> int:
         prog="ludus record",
         description="Let a policy of a run play whole episodes, and write them as demonstrations to learn from.",
     )
-    add_run(parser)
+    parser.add_argument(
+        "words", metavar="RUN", nargs="*", help="run folder (default: the newest in runs/); with --driver, env=driving"
+    )
+    parser.add_argument("--driver", metavar="NAME", help="a rule that demonstrates instead: expert, idm, ...")
     add_allow_code(parser)
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument(
@@ -103,29 +110,46 @@ def record(words: list[str]) -> int:
     )
     parser.add_argument("--env", metavar="ID", help="play elsewhere than where it was trained")
     parser.add_argument("--checkpoint", metavar="STEP", help="latest, best or a step, instead of the final policy")
-    given = parser.parse_args(words)
+    given = parser.parse_intermixed_args(words)
     if given.out.exists():
         raise LudusError(f"--out={given.out}: exists already; choose another name, or remove it")
     from ludus.runtime.demonstration_file import write_demonstrations
     from ludus.training.record_demonstrations import record_demonstrations
     from ludus.training.run_config import environment_in
 
-    policy, config = _policy(given.run or newest_run(), given.checkpoint)
+    policy, config = _player(given.words, given.driver, given.checkpoint)
+    if policy is not None and given.driver is not None:
+        raise LudusError(f"--driver={given.driver}: demonstrates in place of a RUN, as in --driver expert env=driving")
     config = config if given.env is None else _elsewhere(given.env, config)
     config = {**config, "num_envs": max(1, min(config.get("num_envs") or 1, given.episodes))}
     env = environment_in(config, "use ludus.record_demonstrations in Python, or give --env")
     with contextlib.closing(env):
-        demonstrations = record_demonstrations(
-            policy,
-            env,
-            given.episodes,
-            given.seed,
-            deterministic=not given.stochastic,
-            random_actions=given.random_actions,
+        demonstrations = (
+            _by_rule(env, given)
+            if policy is None
+            else record_demonstrations(
+                policy,
+                env,
+                given.episodes,
+                given.seed,
+                deterministic=not given.stochastic,
+                random_actions=given.random_actions,
+            )
         )
     write_demonstrations(demonstrations, given.out)
     print(f"{given.out}: {demonstrations}")
     return 0
+
+
+def _by_rule(env: "AnyEnv", given: "Namespace") -> "Demonstrations":
+    """Let a rule of the driving environment play."""
+    from ludus.envs.scenarios.driving.demonstrations import demonstrated
+    from ludus.envs.scenarios.driving.environment import Driving
+
+    simulator = getattr(env, "env", None)
+    if not isinstance(simulator, Driving) or getattr(env, "source", None) is not None:
+        raise LudusError(f"--driver={given.driver}: {env.id} has no rules that drive; env=driving has")
+    return demonstrated(simulator, given.driver, given.episodes, given.seed)
 
 
 def _elsewhere(env: str, config: dict[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class Driving(ScenarioEnvironment):
     def step(self, state: State, action: jax.Array, key: jax.Array) -> tuple[State, Step]:
         """Drive for a tenth of a second."""
         roads, crew, world = state.roads, state.crew, state.world
-        action = jnp.clip(self._driven(state, action), -1.0, 1.0)
+        action = jnp.clip(self.chosen(state, action), -1.0, 1.0)
         log = state.log if self.others == "log" else None
         after, seen = advance(roads, crew, world, action, state.adversary, log)
         past = remembered(state.past, *_rows(roads, after))
@@ -163,8 +163,8 @@ class Driving(ScenarioEnvironment):
             "lights": jnp.concatenate([line, yaw[:, None], color[:, None] * roads.is_there[:, None]], axis=-1),
         }
 
-    def _driven(self, state: State, action: jax.Array) -> jax.Array:
-        """Return the action of who drives."""
+    def chosen(self, state: State, action: jax.Array) -> jax.Array:
+        """Return the action of who drives: the one given, or that of a rule."""
         if self.driver == "agent":
             return action
         if self.driver == "expert":

@@ -130,7 +130,7 @@ EVALUATION = (
     Template("lane drop", "open", 0.18, (13.0, 17.0), (3.75, 4.0), joins="drop"),
 )
 TEMPLATES: dict[Split, tuple[Template, ...]] = {"training": TRAINING, "evaluation": EVALUATION}
-SIGNALLED = 0.75
+SIGNALLED = 0.65
 """The share of junctions that have lights."""
 
 
