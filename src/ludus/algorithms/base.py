@@ -82,6 +82,7 @@ class Algorithm(Protocol):
 
     def check_devices(self, spec: Spec, count: int) -> None:
         """Raise LudusError if so many devices cannot share its minibatches evenly; they do share the environments."""
+        return
 
     def initial_memory(self, policy: Tree, n: int) -> Tree:
         """Return a policy's or critic's memory at the start of `n` episodes; `()` if it has none."""

@@ -132,6 +132,10 @@ class LearnedReward(Algorithm):
         check_action_space("reward", spec.action_space)
         self.reward.validate(spec, self.rollout_length(spec.num_envs))
 
+    def check_devices(self, spec: Spec, count: int) -> None:
+        """Ask the algorithm within."""
+        self.algorithm.check_devices(spec, count)
+
     def init(self, key: jax.Array, spec: Spec) -> LearnedRewardState:
         """Build the learner of the algorithm inside, the reward model, and what it learns from."""
         fitted = self.reward.init(jax.random.fold_in(key, 1), spec)

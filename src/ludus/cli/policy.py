@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from ludus.algorithms.policy import Policy
-    from ludus.training.evaluation import Evaluation
+    from ludus.envs.base import AnyEnv
+    from ludus.runtime.demonstrations import Demonstrations
 
 
 def evaluate(words: list[str]) -> int:
-    """Play a policy and say what it reached."""
+    """Play a policy, or rules in its place, and say what they reached."""
     parser = Parser(prog="ludus evaluate", description="Play episodes with the final policy of a run.")
     where = "run folder (default: the newest in runs/), or a model that MLflow knows, such as models:/NAME@champion"
-    parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help=where)
+    parser.add_argument("words", metavar="RUN", nargs="*", help=f"{where}; with --driver, env=ID and options instead")
     add_allow_code(parser)
     parser.add_argument(
         "--episodes",
@@ -32,6 +33,10 @@ def evaluate(words: list[str]) -> int:
         help="how many (default: 100), or all held-out scenarios",
     )
     parser.add_argument("--scenarios", metavar="FOLDER", help="play the evaluation scenarios of another set")
+    parser.add_argument("--variant", metavar="NAME", help="of the environment: for driving, noisy or adversarial")
+    parser.add_argument(
+        "--driver", metavar="NAMES", help="rules of the environment that act instead: agent,expert,idm,constant,random"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="decides how each begins (default: 0)")
     parser.add_argument("--stochastic", action="store_true", help="sample actions from the policy (default: greedy)")
     parser.add_argument(
@@ -42,21 +47,29 @@ def evaluate(words: list[str]) -> int:
     parser.add_argument("--checkpoint", metavar="STEP", help="latest, best or a step, instead of the final policy")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a table of the episodes")
-    given = parser.parse_args(words)
+    given = parser.parse_intermixed_args(words)
+    from ludus.cli import evaluations
     from ludus.training.evaluation import evaluate as evaluated
     from ludus.training.run_config import environment_in
 
-    policy, config = _policy(given.run or newest_run(), given.checkpoint)
+    policy, config = _player(given.words, given.driver, given.checkpoint)
     config = config if given.env is None else _elsewhere(given.env, config)
-    if given.scenarios is not None:
-        config = {**config, "env_options": {**(config.get("env_options") or {}), "scenarios": given.scenarios}}
-    env = environment_in(config, "use ludus.evaluate in Python, or give --env")
+    changes = {"scenarios": given.scenarios, "variant": given.variant}
+    changes = {name: value for name, value in changes.items() if value is not None and value != "eval"}
+    config = {**config, "env_options": {**(config.get("env_options") or {}), **changes}}
+    made: dict[str, evaluations.Played] = {}
     more = _lookahead(given)
-    with contextlib.closing(env):
-        evaluation = evaluated(policy, env, given.episodes, given.seed, deterministic=not given.stochastic, **more)
+    for driver in [None] if given.driver is None else given.driver.split(","):
+        options = config["env_options"] if driver is None else {**config["env_options"], "driver": driver}
+        env = environment_in({**config, "env_options": options}, "use ludus.evaluate in Python, or give --env")
+        with contextlib.closing(env):
+            plays = policy or evaluations.idle(env)
+            evaluation = evaluated(plays, env, given.episodes, given.seed, deterministic=not given.stochastic, **more)
+            kinds = env.kinds_held_out(len(evaluation.returns))
+        made[driver or ""] = evaluations.Played(evaluation, kinds)
     if given.csv is not None:
-        _write_episodes(given.csv, evaluation)
-    print(json.dumps(strict(evaluation.summary())) if given.json else evaluation)
+        evaluations.write_csv(given.csv, made)
+    print(json.dumps(strict(evaluations.summary(made))) if given.json else evaluations.text(made))
     return 0
 
 
@@ -66,7 +79,9 @@ def _lookahead(given: "Namespace") -> dict[str, Any]:
         if given.lookahead_depth is not None:
             raise LudusError(f"--lookahead-depth={given.lookahead_depth}: goes with --lookahead N")
         return {}
-    run, told = given.run or newest_run(), {"lookahead": given.lookahead}
+    if given.driver is not None:
+        raise LudusError(f"--lookahead={given.lookahead}: rules do not look ahead; leave out --driver")
+    run, told = Path(given.words[0]) if given.words else newest_run(), {"lookahead": given.lookahead}
     if given.lookahead_depth is not None:
         told["lookahead_depth"] = given.lookahead_depth
     if str(run).startswith("models:"):
@@ -76,13 +91,36 @@ def _lookahead(given: "Namespace") -> dict[str, Any]:
     return {**told, "critic": choose(run, given.checkpoint).critic}
 
 
+def _player(words: list[str], driver: str | None, checkpoint: str | None) -> tuple["Policy | None", dict[str, Any]]:
+    """Return the policy of a run and its configuration; no policy where rules act and words name an environment."""
+    runs = [word for word in words if "=" not in word]
+    options = [word for word in words if "=" in word]
+    if len(runs) > 1:
+        raise LudusError(f"{runs[1]}: one RUN at a time")
+    if not options:
+        return _policy(Path(runs[0]) if runs else newest_run(), checkpoint)
+    if runs or driver is None or "agent" in driver.split(","):
+        raise LudusError(
+            f"{options[0]}: goes with --driver and a rule in place of a RUN, as in --driver idm env=driving"
+        )
+    if wrong := [word for word in options if not word.startswith(("env=", "env_options."))]:
+        raise LudusError(f"{wrong[0]}: without a RUN there are env=ID and env_options.key=value alone")
+    from ludus.training.config import compose
+
+    config = compose(options)
+    return None, {"env": config.env, "env_options": dict(config.env_options), "num_envs": 16}
+
+
 def record(words: list[str]) -> int:
     """Let a policy play, and write all that it did as demonstrations."""
     parser = Parser(
         prog="ludus record",
         description="Let a policy of a run play whole episodes, and write them as demonstrations to learn from.",
     )
-    add_run(parser)
+    parser.add_argument(
+        "words", metavar="RUN", nargs="*", help="run folder (default: the newest in runs/); with --driver, env=driving"
+    )
+    parser.add_argument("--driver", metavar="NAME", help="a rule that demonstrates instead: expert, idm, ...")
     add_allow_code(parser)
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument(
@@ -95,29 +133,46 @@ def record(words: list[str]) -> int:
     )
     parser.add_argument("--env", metavar="ID", help="play elsewhere than where it was trained")
     parser.add_argument("--checkpoint", metavar="STEP", help="latest, best or a step, instead of the final policy")
-    given = parser.parse_args(words)
+    given = parser.parse_intermixed_args(words)
     if given.out.exists():
         raise LudusError(f"--out={given.out}: exists already; choose another name, or remove it")
     from ludus.runtime.demonstration_file import write_demonstrations
     from ludus.training.record_demonstrations import record_demonstrations
     from ludus.training.run_config import environment_in
 
-    policy, config = _policy(given.run or newest_run(), given.checkpoint)
+    policy, config = _player(given.words, given.driver, given.checkpoint)
+    if policy is not None and given.driver is not None:
+        raise LudusError(f"--driver={given.driver}: demonstrates in place of a RUN, as in --driver expert env=driving")
     config = config if given.env is None else _elsewhere(given.env, config)
     config = {**config, "num_envs": max(1, min(config.get("num_envs") or 1, given.episodes))}
     env = environment_in(config, "use ludus.record_demonstrations in Python, or give --env")
     with contextlib.closing(env):
-        demonstrations = record_demonstrations(
-            policy,
-            env,
-            given.episodes,
-            given.seed,
-            deterministic=not given.stochastic,
-            random_actions=given.random_actions,
+        demonstrations = (
+            _by_rule(env, given)
+            if policy is None
+            else record_demonstrations(
+                policy,
+                env,
+                given.episodes,
+                given.seed,
+                deterministic=not given.stochastic,
+                random_actions=given.random_actions,
+            )
         )
     write_demonstrations(demonstrations, given.out)
     print(f"{given.out}: {demonstrations}")
     return 0
+
+
+def _by_rule(env: "AnyEnv", given: "Namespace") -> "Demonstrations":
+    """Let a rule of the driving environment play."""
+    from ludus.envs.scenarios.driving.demonstrations import demonstrated
+    from ludus.envs.scenarios.driving.environment import Driving
+
+    simulator = getattr(env, "env", None)
+    if not isinstance(simulator, Driving) or getattr(env, "source", None) is not None:
+        raise LudusError(f"--driver={given.driver}: {env.id} has no rules that drive; env=driving has")
+    return demonstrated(simulator, given.driver, given.episodes, given.seed)
 
 
 def _elsewhere(env: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -228,16 +283,3 @@ def _policy(run: Path, checkpoint: str | None) -> tuple["Policy", dict[str, Any]
     from ludus.training.past_policies import policy_at
 
     return policy_at(run, checkpoint), config
-
-
-def _write_episodes(path: Path, evaluation: "Evaluation") -> None:
-    import csv
-
-    try:
-        with path.open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["episode", "return", "length", *evaluation.info])
-            columns = [x.tolist() for x in (evaluation.returns, evaluation.lengths, *evaluation.info.values())]
-            table.writerows([number, *row] for number, row in enumerate(zip(*columns, strict=True)))
-    except OSError as error:
-        raise LudusError(f"--csv={path}: cannot be written ({error.strerror})") from error

@@ -53,6 +53,10 @@ class Environment:
         """Return which actions are allowed in a state, as `ludus.Masked` says; None if all always are."""
         return None
 
+    def scene(self, state: State) -> Mapping[str, "jax.Array"]:
+        """Return what it takes to draw a state and its observation does not show: arrays by name, for films."""
+        return {}
+
 
 class Supply:
     """The source of a batch's starts where it is read from a disk while a run goes on; here there is none."""
@@ -138,6 +142,10 @@ class AnyEnv(Protocol):
     @property
     def num_held_out(self) -> int | None:
         """Number of scenarios in the evaluation set; None where episodes are not drawn from scenarios."""
+        ...
+
+    def kinds_held_out(self, count: int) -> Sequence[str]:
+        """Return of which kind the first `count` scenarios of the evaluation set are; nothing where there is none."""
         ...
 
     def remake(self, num_envs: int) -> "AnyEnv":
@@ -233,6 +241,10 @@ class HostEnv(Protocol):
     def num_held_out(self) -> int | None:
         """That episodes are not drawn from scenarios."""
         return None
+
+    def kinds_held_out(self, count: int) -> Sequence[str]:
+        """Return nothing."""
+        return ()
 
     def remake(self, num_envs: int) -> "HostEnv":
         """Return separate environments of the same kind, for evaluation."""

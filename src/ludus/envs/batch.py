@@ -145,6 +145,25 @@ class JaxEnv:
         """Return the scenarios of the episodes of an evaluation from number `first` on; () where there are none."""
         return held_out(self.env, self.stored, first, count) if isinstance(self.env, ScenarioEnvironment) else ()
 
+    def kinds_held_out(self, count: int) -> list[str]:
+        """Return of which kind the first `count` scenarios of the evaluation set are; nothing where there is none."""
+        env = self.env
+        if not isinstance(env, ScenarioEnvironment):
+            return []
+        names = [*env.templates["training"], *env.templates["evaluation"]]
+        numbers = [
+            int(number)
+            for number in jax.vmap(lambda scenario: jnp.asarray(env.template(scenario)) + jnp.zeros((), jnp.int32))(
+                self.held_out(0, count)
+            )
+        ]
+        return [names[number] if number < len(names) else str(number) for number in numbers]
+
+    def scene(self, state: BatchState) -> dict[str, jax.Array]:
+        """Return what it takes to draw every copy and its observation does not show."""
+        inner = state.env if self.source is None else state.env.state
+        return dict(jax.vmap(self.env.scene)(inner))
+
     def begin(self, keys: jax.Array, scenarios: Scenario) -> BatchState:
         """Start the episodes of an evaluation, each from its own key and, where there are any, its own scenario."""
         if not isinstance(self.env, ScenarioEnvironment):

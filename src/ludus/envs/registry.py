@@ -17,6 +17,7 @@ from ludus.envs.names import OWN, Wrapper, as_wrappers, code_in, parsed
 from ludus.envs.native.classic_control import CLASSIC
 from ludus.envs.native.memory_tasks import MEMORY_TASKS
 from ludus.envs.native.targets import TARGETS
+from ludus.envs.scenarios.driving.environment import Driving
 from ludus.envs.scenarios.options import arranged, source_of, taken
 from ludus.envs.sequence.tasks import SEQUENCE_TASKS
 from ludus.envs.workers.supervisor import WorkerEnv, WorkerOptions
@@ -29,7 +30,13 @@ FAITHFUL_IN_ENVPOOL = frozenset(
 """Gymnasium's ids whose environments in EnvPool were shown to be the same; docs/en/envpool.md says how."""
 WORKER_KEYS = ("num_workers", "worker_timeout", "on_worker_fault")
 """The keys about workers: `make_env` takes them besides the environment's own options and wrappers."""
-NATIVE: dict[str, Callable[..., Environment]] = {**CLASSIC, **MEMORY_TASKS, **SEQUENCE_TASKS, **TARGETS}
+NATIVE: dict[str, Callable[..., Environment]] = {
+    **CLASSIC,
+    **MEMORY_TASKS,
+    **SEQUENCE_TASKS,
+    **TARGETS,
+    "driving": Driving,
+}
 """Our own environments, by id."""
 
 _log = logging.getLogger(__name__)

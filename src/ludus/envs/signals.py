@@ -219,6 +219,17 @@ def _mountain_car(obs: np.ndarray, action: np.ndarray, options: Mapping[str, Any
     }
 
 
+def _driving(obs: np.ndarray, action: np.ndarray, options: Mapping[str, Any]) -> Declared:
+    pushed = np.clip(action, -1.0, 1.0)
+    return {
+        "speed": (obs[:, 0] * 10.0, "m/s"),
+        "speed limit": (obs[:, 1] * 10.0, "m/s"),
+        "offset from the route": (obs[:, 2], "lanes"),
+        "acceleration": (6.0 * pushed[:, 0], "m/s²"),
+        "steering": (0.5 * pushed[:, 1], "rad"),
+    }
+
+
 _lander = Meaning(_lunar_lander, ("idle", "left", "main", "right"))
 _walker = Meaning(_bipedal_walker, WALKER_JOINTS)
 _meanings: dict[str, Meaning] = {
@@ -237,4 +248,5 @@ _meanings: dict[str, Meaning] = {
     "Acrobot-v1": Meaning(_acrobot, ("-1", "0", "+1")),
     "MountainCar-v0": Meaning(_mountain_car, ("left", "coast", "right")),
     "MountainCarContinuous-v0": Meaning(_mountain_car, ("push",)),
+    "driving": Meaning(_driving, ("acceleration", "steering")),
 }

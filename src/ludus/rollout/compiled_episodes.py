@@ -134,7 +134,7 @@ def _watch(
         own = spread(jax.random.fold_in(key, at[0] + made), (1,), index)
         # Nothing follows the end: no start is needed.
         next_state, outcome = env.step(state, action, Draw(own, None))
-        row = split_mask(state.obs)[0], action, outcome.reward, figures
+        row = split_mask(state.obs)[0], action, outcome.reward, _with_scene(env, state, figures)
         rows = jax.tree.map(lambda room, x: room.at[made].set(x), rows, row)
         return made + 1, next_state, after, (outcome.obs, outcome.terminated, outcome.truncated), rows
 
@@ -144,11 +144,16 @@ def _watch(
 
     nothing = jnp.zeros(1, bool)
     _, action, figures = jax.eval_shape(look, parts, memory, state.obs)
-    row = split_mask(state.obs)[0], action, jnp.zeros(1), figures
+    row = split_mask(state.obs)[0], action, jnp.zeros(1), jax.eval_shape(partial(_with_scene, env), state, figures)
     rows = jax.tree.map(lambda x: jnp.zeros((WATCHED_STEPS, *x.shape), x.dtype), row)
     carry = jnp.int32(0), state, memory, (state.obs, nothing, nothing), rows
     made, state, memory, end, rows = jax.lax.while_loop(running, step, carry)
     return state, memory, made, rows, (*end, look(parts, memory, end[0])[2])
+
+
+def _with_scene(env: JaxEnv, state: BatchState, figures: Tree) -> Tree:
+    """Return the figures of a step with what its picture is drawn from."""
+    return {**figures, **{f"scene/{name}": x for name, x in env.scene(state).items()}}
 
 
 def watch(

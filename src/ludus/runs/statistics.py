@@ -85,3 +85,10 @@ def mean_interval(mean: np.ndarray, deviation: np.ndarray, count: np.ndarray) ->
     """Return the 95% interval of means of so many independent values, by the central limit theorem."""
     half = NORMAL_QUANTILE * np.asarray(deviation, np.float64) / np.sqrt(np.maximum(count, 1))
     return mean - half, mean + half
+
+
+def share_interval(share: float, count: int) -> tuple[float, float]:
+    """Return the 95% interval of a probability from the share of so many trials: Wilson's, which suits 0 and 1 too."""
+    z = NORMAL_QUANTILE**2 / count
+    middle, half = share + z / 2, float(np.sqrt(z * (share * (1 - share) + z / 4)))
+    return max(0.0, (middle - half) / (1 + z)), min(1.0, (middle + half) / (1 + z))

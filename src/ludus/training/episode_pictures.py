@@ -8,12 +8,15 @@ import numpy as np
 from ludus.envs.base import AnyEnv
 from ludus.envs.registry import make_env
 from ludus.report.video.encode import Pictures, rows_of
+from ludus.report.video.road_scene import RoadScene
 from ludus.report.video.scenes import SCENES, Curves, Scene
 from ludus.runs.episode_file import Episode
 from ludus.spaces import flatten, unflatten
 from ludus.types import LudusError, Tree
 
 Say = Callable[[str], None]
+ROAD_SCENES = ("driving",)
+"""Environments whose pictures are drawn from where cars and lanes were."""
 
 
 class Camera(Protocol):
@@ -33,6 +36,9 @@ def pictures_of(episode: Episode, env: AnyEnv, size: tuple[int, int], say: Say) 
     if about.env.startswith("jax:") and name in SCENES:
         scene = SCENES[name](size, about.env_options)
         return lambda every: _drawn(episode, scene, every), scene.frames_per_second, ""
+    if name in ROAD_SCENES and (rows := episode.tree("scene")):
+        road = RoadScene(size, rows)
+        return lambda every: (road.draw(row) for row in rows_of(episode, every)), RoadScene.frames_per_second, ""
     if env.has_pictures:
         try:
             pictures = _replayed(episode, env)

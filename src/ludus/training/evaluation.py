@@ -13,6 +13,7 @@ from ludus.algorithms.hyperparameters import at_end
 from ludus.algorithms.policy import Policy
 from ludus.envs.base import AnyEnv
 from ludus.rollout.runner import runner
+from ludus.runs.statistics import mean_interval, share_interval
 from ludus.runtime.rng import stream
 from ludus.types import MAX_EPISODE_STEPS, Branching, Lookahead, LudusError, Match, Mode, Tree
 
@@ -47,6 +48,13 @@ class Evaluation:
             **{name: float(values.mean(dtype=np.float64)) for name, values in given.items() if len(values)},
         }
 
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Return 95% intervals of the means in `summary`, by name; none from a single episode."""
+        return {name: made for name, values in self._series().items() if (made := _interval(values))}
+
+    def _series(self) -> dict[str, np.ndarray]:
+        return {"mean_return": self.returns, "mean_length": self.lengths, **self.info}
+
     def __str__(self) -> str:
         """One line for people."""
         s = self.summary()
@@ -56,6 +64,17 @@ class Evaluation:
             f"return {s['mean_return']:.2f} ± {s['std_return']:.2f} (min {s['min_return']:.2f}, "
             f"max {s['max_return']:.2f}), length {s['mean_length']:.1f}, {s['episodes']} episodes{of}{cut}"
         )
+
+
+def _interval(values: np.ndarray) -> tuple[float, float] | None:
+    values = values[~np.isnan(values)].astype(np.float64)
+    if len(values) < 2:
+        return None
+    mean = values.mean()
+    if np.isin(values, (0.0, 1.0)).all():
+        return share_interval(float(mean), len(values))
+    low, high = mean_interval(mean, values.std(ddof=1), np.array(len(values)))
+    return float(low), float(high)
 
 
 def evaluate(  # noqa: PLR0913  each is a matter of its own

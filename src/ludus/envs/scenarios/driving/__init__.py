@@ -1,0 +1,1 @@
+"""A driving simulator: generated roads with traffic, a car to drive, rewards and metrics by name."""
