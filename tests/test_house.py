@@ -48,6 +48,14 @@ FOREIGN = {
     "PIL": {"report.html.images", "report.video.draw", "report.video.scenes", "report.video.encode"},
     "starlette": {"report.live.app", "report.live.auth"},
     "uvicorn": {"report.live.connection", "report.live.server"},
+    "fsspec": {"runs.storage.fsspec_store"},
+    "botocore": {"runs.storage.fsspec_store"},
+    "s3fs": set(),
+    "gcsfs": set(),
+    "google": {"runs.storage.google_drive"},
+    "google_auth_httplib2": {"runs.storage.google_drive"},
+    "googleapiclient": {"runs.storage.google_drive"},
+    "httplib2": {"runs.storage.google_drive"},
     "mlflow": {"runs.trackers.mlflow.store", "export.mlflow_model", "export.mlflow_policy"},
 }
 """Each foreign library has its own file, so that it can be absent, or exchanged."""
@@ -185,7 +193,7 @@ def test_public_names():
     assert sorted(ludus.__all__) == [
         "ActorCritic", "Agent", "Algorithm", "Callback", "CheckpointOptions", "ConvergenceOptions", "Demonstrations",
         "Environment", "Evaluation", "GRU", "LudusError", "MLP", "Masked", "PPO", "Policy", "SAC", "Settings", "Step",
-        "TrackingOptions", "Trainer", "Transformer", "Update", "evaluate", "load_policy", "make_env",
+        "StorageOptions", "TrackingOptions", "Trainer", "Transformer", "Update", "evaluate", "load_policy", "make_env",
         "read_demonstrations", "record_demonstrations", "register_algorithm", "register_env", "register_tracker",
         "write_demonstrations",
     ]  # fmt: skip

@@ -33,6 +33,8 @@ Train reinforcement-learning agents on any environment.
   track      catch trackers up       ludus track RUN
   report     a page of figures       ludus report RUN
   watch      a live page of runs     ludus watch
+  push       copy a run elsewhere    ludus push RUN gdrive://Folder
+  pull       bring a copy back       ludus pull gdrive://Folder/NAME
   scenarios  sets to train on        ludus scenarios make NAME --count 1000 --out FOLDER
 
   verify-resume   prove that a run resumes exactly
@@ -54,6 +56,8 @@ VERBS = {
     "track": "inspect",
     "report": "inspect",
     "watch": "inspect",
+    "push": "storage",
+    "pull": "storage",
     "scenarios": "scenarios",
 }
 """The module of each verb, where a function has its name."""

@@ -35,6 +35,7 @@ from ludus.types import LudusError
 DEFAULT_ALGORITHM = "ppo"
 CHOICES: dict[str, dict[str, type]] = {"algorithm": ALGORITHMS, "algorithm/network": NETWORKS}
 """Keys that choose a whole group of settings, and what there is to choose from."""
+SHORT = {"network": "algorithm/network", "storage": "storage.url"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +122,7 @@ def changes(words: Sequence[str]) -> dict[str, Any]:
     values = {}
     for override in map(parse_single, words):
         key, value = override.key_or_group, override.value()
+        key = SHORT[key] if key == "storage" else key
         if key in known:
             _set(config, key, value, known[key], str(override.input_line))
             value = OmegaConf.select(config, key)
@@ -168,9 +170,9 @@ def help_text() -> str:
 
 
 def _full_key(key: str) -> str:
-    """Return the key for which a shorter one stands: `network` is for that of the algorithm."""
-    if key == "network":
-        return "algorithm/network"
+    """Return the key for which a shorter one stands: `network` is for that of the algorithm, `storage` for its URL."""
+    if key in SHORT:
+        return SHORT[key]
     return f"algorithm.{key}" if key.startswith("network.") else key
 
 

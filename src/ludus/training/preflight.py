@@ -49,6 +49,11 @@ def check_budget(budget: Budget, settings: Settings, steps: int, folder: RunFold
     if budget.total_steps is not None and budget.total_steps <= steps:
         raise LudusError(f"total_steps={budget.total_steps}: {steps} steps are done already")
     tracking, films = settings.tracking, settings.video_frequency
-    needs_folder = {"tracking.mlflow": tracking.mlflow, "tracking.own": tracking.own, "video_frequency": films}
+    needs_folder = {
+        "tracking.mlflow": tracking.mlflow,
+        "tracking.own": tracking.own,
+        "video_frequency": films,
+        "storage.url": settings.storage.url,
+    }
     if folder is None and (names := [name for name, value in needs_folder.items() if value]):
         raise LudusError(f"{names[0]}: is made from what the run writes down; give run_dir")

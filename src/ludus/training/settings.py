@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from ludus.algorithms.base import Algorithm
 from ludus.runs.recorder import SUCCESS_RULES, RecordOptions
+from ludus.runs.storage.options import StorageOptions
 from ludus.runs.trackers.base import TrackingOptions
 from ludus.runtime import own_parts
 from ludus.training import curriculum
@@ -25,6 +26,7 @@ PARTS: dict[str, Any] = {
     "checkpoint": CheckpointOptions,
     "tracking": TrackingOptions,
     "convergence": ConvergenceOptions,
+    "storage": StorageOptions,
 }
 """Settings that are groups of settings."""
 
@@ -73,6 +75,8 @@ class Settings:
     """Where the run is shown besides its folder."""
     convergence: ConvergenceOptions = field(default_factory=ConvergenceOptions)
     """What ends the run before its budget is spent."""
+    storage: StorageOptions = field(default_factory=StorageOptions)
+    """Where the run is copied to while it trains."""
     curriculum: dict[str, Any] = field(default_factory=dict)
     """What leads parameters of the environment, as in curriculum.difficulty=linear:0:1."""
     callbacks: tuple[Any, ...] = ()
@@ -117,6 +121,7 @@ def plain(settings: Settings) -> dict[str, Any]:
     tracking = settings.tracking
     values = asdict(replace(settings, tracking=replace(tracking, own=()), callbacks=()))
     values["tracking"]["own"] = own_parts.plain(tracking.own)
+    values["storage"]["key_file"] = None  # it belongs to whoever trains, not to the run
     return {**values, "callbacks": own_parts.plain(settings.callbacks)}
 
 

@@ -90,7 +90,7 @@ class Trainer:
         self.writer = RunWriter(self.record, self.judge, self.keeper, self.changes, self.showing, self.device)
         if run_dir is not None:
             check_secrets(env)
-            self.writer.open(RunFolder(run_dir, settings.permissions == "group"), settings.tracking)
+            self.writer.open(RunFolder(run_dir, settings.permissions == "group"), settings.tracking, settings.storage)
         self.final_episodes = settings.eval_episodes_final
         self.retreat = Retreat()
         self.configured_by: Sequence[str] = ()  # files that its settings came from, for the record
@@ -339,7 +339,7 @@ class Trainer:
     def go_on_from(self, source: ResumePoint, folder: RunFolder, budget: Budget) -> None:
         """Take over a run: `train` will load its state from `source`."""
         self._budget = budget
-        self.writer.open(folder, self.settings.tracking)
+        self.writer.open(folder, self.settings.tracking, self.settings.storage)
         self.watch(source)
         source.take_up(self.record, self.judge, self.changes, self.keeper)
 

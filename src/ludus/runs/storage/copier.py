@@ -1,0 +1,264 @@
+"""Copying a run folder to a store; whatever cuts a round off, the next one goes on where it was.
+
+One round: what is new is sent and verified; then, if something that lies there is to be replaced, a marker says that
+either content may be met; it is replaced and verified, last of all the file that names the latest checkpoint; then the
+marker of the new state is written, and what it no longer names is removed.
+"""
+
+import os
+import tempfile
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from ludus.runs.checkpoint.format import CHECKPOINTS
+from ludus.runs.folder import read_identity
+from ludus.runs.journal import JOURNAL
+from ludus.runs.storage.base import Pace, Source, StorageError, Store
+from ludus.runs.storage.contents import GROWING, POINTER, Contents, Stamp, Whole, stamp_of
+from ludus.runs.storage.ledger import Ledger, LedgerFile
+from ludus.runs.storage.marker import MOST_CONTENTS, Content, Marker, read_marker
+from ludus.runs.storage.places import joined
+from ludus.runs.storage.verify import is_same
+from ludus.runtime import files
+
+WORKERS = 4
+"""Files that are sent at the same time."""
+LONGEST = 1 << 45
+"""Bytes of a file."""
+
+Opened = dict[str, tuple[Stamp | None, Source]]
+"""Files that are open to be sent, by their paths; what is made for the copy alone has no stamp."""
+
+
+class Copier:
+    """Copies one run."""
+
+    def __init__(self, run: Path, store: Store, url: str, keep_last: int = 0, pace: Pace | None = None):
+        """Begin with nothing sent; the ledger says what arrived before."""
+        self.run, self.store, self.pace = run, store, pace or Pace()
+        self.id = str(read_identity(run)["id"])
+        self.contents = Contents(run, keep_last)
+        self.file = LedgerFile(run)
+        kept = self.file.load()
+        self.ledger = kept if kept is not None and kept.url == url else Ledger(url, _name(run))
+        self.marker: Marker | None = None
+        self.is_to_take_over = False
+        """Whether a copy that another folder of the run has written is gone on with."""
+        self._noting = threading.Lock()
+
+    @property
+    def place(self) -> str:
+        """The place of the copy, for messages."""
+        return joined(self.store.name, self.ledger.folder)
+
+    def advance(self) -> bool:
+        """Bring the copy up to date; return whether anything was sent. StorageError if the place fails."""
+        self._meet()
+        self._remove_unwanted()
+        latest, chosen, stamps = self.contents.latest(), self.contents.checkpoints(), self.contents.others()
+        is_sure = self.contents.is_sure
+        arrived = {step: whole for step, whole in chosen.items() if self._send_new(whole.files)}
+        self._send_new({path: None for path in stamps if path not in GROWING})
+        names = [name for whole in arrived.values() for name in whole.files]
+        with ExitStack() as stack:
+            opened = self._changed([*names, *(path for path in stamps if path != JOURNAL)], stack)
+            opened |= self._changed([JOURNAL], stack)  # the last: it reaches as far as every checkpoint
+            if JOURNAL not in opened and JOURNAL not in self.ledger.sent:
+                raise StorageError(f"{self.run / JOURNAL}: cannot be read")
+            reach = opened[JOURNAL][1].size if JOURNAL in opened else self.ledger.sent[JOURNAL][0].size
+            self._check_moment(arrived, latest, reach)
+            if (pointer := _pointer(arrived, latest, self.pace)) is not None:
+                opened[POINTER] = None, stack.enter_context(closing(pointer))
+            is_complete = is_sure and len(arrived) == len(chosen)
+            wanted = self._wanted([*names, *stamps], opened, is_to_prune=bool(arrived) and is_complete)
+            return self._commit(wanted, opened)
+
+    def missing(self) -> int:
+        """Return how many files have not arrived, as far as can be told."""
+        steps = self.contents.checkpoints().values()
+        paths = {*self.contents.others(), *(path for whole in steps for path in whole.files)}
+        return sum(not self._has_arrived(path) for path in paths)
+
+    @property
+    def _there(self) -> dict[str, tuple[Content, ...]]:
+        """The files that the marker names."""
+        return {} if self.marker is None else self.marker.files
+
+    # The marker that lies there
+
+    def _meet(self) -> None:
+        """Read the marker that lies there and make sure that it is ours to go on with."""
+        marker, ledger = read_marker(self.store, self.ledger.folder), self.ledger
+        if marker is not None and marker.run != self.id:  # another run of that name: both are kept
+            ledger.folder = f"{_name(self.run)}-{self.id[:8]}"
+            marker = read_marker(self.store, ledger.folder)
+        self.marker = marker
+        if marker is None:
+            ledger.sent.clear()
+            self.file.save(ledger)  # this folder must be known as the writer before it writes a marker
+            return
+        if marker.run == self.id and self.is_to_take_over and marker.writer != ledger.writer:
+            ledger.sent.clear()
+            ledger.taken = marker.writer, marker.number
+            self.file.save(ledger)
+        if marker.run != self.id or (marker.writer != ledger.writer and ledger.taken != (marker.writer, marker.number)):
+            raise StorageError(
+                f"{self.place}: is written by another folder of this run, and nothing is sent; ludus push {self.run} "
+                "--take-over replaces it",
+                is_final=True,
+            )
+
+    def _mark(self, named: dict[str, tuple[Content, ...]]) -> None:
+        """Write a marker, and believe that it is there only when its hash says so."""
+        number = 0 if self.marker is None else self.marker.number + 1
+        marker = Marker(number, self.id, self.ledger.writer, named)
+        with closing(_source_of(marker.encoded(), self.pace)) as source:
+            self._send(marker.slot, source)
+        self.marker, self.is_to_take_over = marker, False
+
+    # What is new
+
+    def _send_new(self, expected: Mapping[str, str | None]) -> bool:
+        """Send those files that no marker names yet; return whether all of them are what they should be."""
+        new = [path for path in expected if not self._has_arrived(path)]
+        with ThreadPoolExecutor(WORKERS, "ludus-storage") as pool:
+            try:
+                return all(list(pool.map(lambda path: self._send_file(path, expected[path]), new)))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                self._note()
+                raise
+
+    def _has_arrived(self, path: str) -> bool:
+        known = self.ledger.sent.get(path)
+        try:
+            return known is not None and known[1] == stamp_of(self.run / path)
+        except OSError:
+            return False
+
+    def _send_file(self, path: str, sha256: str | None) -> bool:
+        """Send one file, unless a marker names it: that is replaced later, if it is another one.
+
+        Return False if it cannot be read or, by its hash, is not what it should be.
+        """
+        try:
+            stamp, source = self._opened(path)
+        except OSError:
+            return False
+        with closing(source):
+            if sha256 not in (None, source.sha256):
+                return False
+            if path not in self._there:
+                self._send(path, source, stamp)
+            elif self._there[path] == (Content(source.size, source.sha256),):
+                self._note(path, source, stamp)
+        return True
+
+    def _opened(self, path: str) -> tuple[Stamp, Source]:
+        file = files.open_regular(self.run / path, LONGEST)
+        status = os.fstat(file)
+        return Stamp(status.st_size, status.st_mtime_ns, status.st_ino), Source(file, status.st_size, self.pace)
+
+    def _send(self, path: str, source: Source, stamp: Stamp | None = None) -> None:
+        """Send a file and believe that it arrived only when its hash says so."""
+        there = joined(self.ledger.folder, path)
+        self.store.put(there, source)
+        if not is_same(self.store, there, source):
+            raise StorageError(f"{self.store.name}/{there}: what arrived is not what was sent")
+        if stamp is not None:
+            self._note(path, source, stamp)
+
+    def _note(self, path: str | None = None, source: Source | None = None, stamp: Stamp | None = None) -> None:
+        """Write down that a file has arrived; without one, all that is known now."""
+        with self._noting:
+            if path is not None and source is not None and stamp is not None:
+                self.ledger.sent[path] = Content(source.size, source.sha256), stamp
+            self.file.save(self.ledger, is_urgent=path is None)
+
+    # What is replaced
+
+    def _changed(self, paths: list[str], stack: ExitStack) -> Opened:
+        """Open the files that are no longer what lies there; the others are noted to be the same."""
+        opened: Opened = {}
+        for path in dict.fromkeys(paths):
+            if self._has_arrived(path) and len(self._there.get(path, ())) <= 1:
+                continue
+            try:
+                stamp, source = self._opened(path)
+            except OSError:
+                continue
+            if self._there.get(path) == (Content(source.size, source.sha256),):
+                self._note(path, source, stamp)
+                source.close()
+            else:
+                opened[path] = stamp, stack.enter_context(closing(source))
+        return opened
+
+    def _check_moment(self, arrived: dict[int, Whole], latest: int | None, reach: int) -> None:
+        """Refuse to go on if the run was resumed from an earlier checkpoint while it was read."""
+        now = self.contents.latest()
+        is_short = any(whole.journal_bytes > reach for step, whole in arrived.items() if step <= (latest or 0))
+        if is_short or (latest is not None and (now is None or now < latest)):
+            raise StorageError(f"{self.run}: was resumed while it was copied")
+
+    def _wanted(self, paths: list[str], opened: Opened, is_to_prune: bool) -> dict[str, tuple[Content, ...]]:
+        """Return what the new marker names; only checkpoints are ever taken off, and never without newer ones."""
+        pruned = f"{CHECKPOINTS}/" if is_to_prune else "\0"
+        old = {path: contents for path, contents in self._there.items() if not path.startswith(pruned)}
+        new = {path: (self.ledger.sent[path][0],) for path in paths if path in self.ledger.sent}
+        return old | new | {path: (Content(x.size, x.sha256),) for path, (_, x) in opened.items()}
+
+    def _commit(self, wanted: dict[str, tuple[Content, ...]], opened: Opened) -> bool:
+        """Replace what has changed and write the marker; return whether there was anything to do."""
+        before = self._there
+        if wanted == before and self.marker is not None and self.marker.writer == self.ledger.writer:
+            self._note()
+            return False
+        replaced = {path for path in opened if path in before and before[path] != wanted[path]}
+        if replaced:
+            either = {path: tuple(dict.fromkeys((*before[path], *wanted[path])))[-MOST_CONTENTS:] for path in replaced}
+            self._mark({**wanted, **before, **either})
+        for path, (stamp, source) in opened.items():  # the pointer is the last
+            if before.get(path) != wanted[path]:
+                self.ledger.sent.pop(path, None)
+                self._send(path, source, stamp)
+        self._mark(wanted)
+        gone = before.keys() - wanted.keys()
+        for path in gone:
+            self.ledger.sent.pop(path, None)
+        self.ledger.taken = None
+        self.ledger.unwanted = sorted({*self.ledger.unwanted, *gone} - wanted.keys())
+        self._note()
+        self._remove_unwanted()
+        return True
+
+    def _remove_unwanted(self) -> None:
+        """Remove what no marker names any more."""
+        unwanted = self.ledger.unwanted
+        while unwanted:
+            if unwanted[-1] not in self._there:
+                self.store.remove(joined(self.ledger.folder, unwanted[-1]))
+            unwanted.pop()
+
+
+def _pointer(arrived: dict[int, Whole], latest: int | None, pace: Pace) -> Source | None:
+    """Return the file that names the checkpoint to go on from: the latest of those that arrived."""
+    steps = [step for step in arrived if latest is None or step <= latest]
+    return _source_of(f"{max(steps)}\n".encode(), pace) if steps else None
+
+
+def _source_of(data: bytes, pace: Pace) -> Source:
+    """Return bytes as the content of a file."""
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        return Source(os.dup(file.fileno()), len(data), pace)
+
+
+def _name(run: Path) -> str:
+    """Return the name of a run's folder there."""
+    name = "".join(x if x.isalnum() or x in "._-+=, " else "-" for x in run.absolute().name).strip(". ")[:120]
+    return name or "run"
