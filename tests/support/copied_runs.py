@@ -1,8 +1,9 @@
 """Small run folders with checkpoints, and stores that fail, for what copies runs."""
 
-import itertools
+import hashlib
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ludus.runs.checkpoint.retention import Retention
 from ludus.runs.checkpoint.store import Checkpoints, Snapshot
 from ludus.runs.folder import RunFolder
 from ludus.runs.storage.base import MissingError, Source, StorageError, Store, Told
+from ludus.runs.storage.marker import Content, Marker, read_marker, spare
 
 CONFIG: dict[str, Any] = {"env": "jax:CartPole-v1", "num_envs": 8, "seed": 0, "algorithm": {"name": "ppo"}}
 
@@ -35,7 +37,7 @@ class SmallRun:
         self.step += 10
         row = {"kind": "train", "iteration": self.step, "steps": self.step, "episodes": 1, "updates": 1}
         self.folder.append([{**row, "value_loss": float(self.dice.normal())} for _ in range(rows)])
-        changed = int(self.dice.integers(8))
+        changed = self.step // 10 % 2
         self.long[changed] = self.dice.normal(size=1000)
         blocks = {"replay": Blocks((8, 1000), "float32", 1, {i: self.long[i : i + 1].copy() for i in range(8)})}
         journal = self.folder.journal
@@ -69,6 +71,7 @@ class Faulty:
 
     def __init__(self, store: Store, seed: int = 0, rate: float = 0.1):
         self.store, self.name, self.dice, self.rate = store, store.name, random.Random(seed), rate
+        self.replaces_whole = store.replaces_whole
         self.faults: list[str] = []
 
     def _fault(self, kinds: tuple[str, ...]) -> str | None:
@@ -124,14 +127,17 @@ class Damaged(Source):
 
 
 class Dictionary:
-    """A store in memory, which keeps whole files."""
+    """A store in memory; `watch` is called after everything that changes it."""
 
-    def __init__(self):
-        self.name, self.files = "memory", {}
+    def __init__(self, watch: Callable[[], None] = lambda: None, replaces_whole: bool = False):
+        self.name, self.files, self.watch, self.replaces_whole = "memory", {}, watch, replaces_whole
+        self.sent: list[str] = []
         self.removed: list[str] = []
 
     def put(self, path: str, source: Source) -> None:
         self.files[path] = b"".join(source.pieces())
+        self.sent.append(path)
+        self.watch()
 
     def told(self, path: str) -> Told:
         return Told(len(self._content(path)))
@@ -144,6 +150,9 @@ class Dictionary:
             raise MissingError(path)
         return self.files[path]
 
+    def close(self) -> None:
+        pass
+
     def names(self, folder: str) -> list[str]:
         below = [path.removeprefix(f"{folder}/" if folder else "") for path in self.files if path.startswith(folder)]
         return sorted({name.split("/")[0] + "/" * ("/" in name) for name in below})
@@ -151,26 +160,37 @@ class Dictionary:
     def remove(self, path: str) -> None:
         self.files.pop(path, None)
         self.removed.append(path)
+        self.watch()
 
 
-def check_pointer(files: dict[str, bytes], folder: str) -> None:
-    """Whatever lies in a store: what `latest` names is there, whole, with all of its pieces."""
-    below = {path.removeprefix(f"{folder}/"): data for path, data in files.items() if path.startswith(f"{folder}/")}
-    pointer = below.get(f"{CHECKPOINTS}/latest")
-    if pointer is not None and pointer.strip().isdigit():
-        yield_to_disk(below, int(pointer)).verify()
+def check_copy(files: dict[str, bytes], folder: str) -> Marker | None:
+    """Whatever lies in a store at any moment: all that its marker names can be had, and `latest` is whole."""
+    store = Dictionary()
+    store.files = files
+    marker = read_marker(store, folder)
+    if marker is None:
+        return None
+    found = {path: content_at(files, folder, path, content) for path, content in marker.files.items()}
+    if f"{CHECKPOINTS}/latest" in found:
+        step = int(found[f"{CHECKPOINTS}/latest"])
+        manifest = json.loads(found[f"{CHECKPOINTS}/{step}/manifest.json"])
+        assert (
+            hashed(found[f"{CHECKPOINTS}/{step}/state.safetensors"]) == manifest["files"]["state.safetensors"]["sha256"]
+        )
+        for name in manifest["blocks"]["replay"]["sha256"]:
+            assert hashed(found[f"{CHECKPOINTS}/blocks/{name}"]) == name
+        assert manifest["record"]["journal_bytes"] <= len(found["metrics.jsonl"])
+    return marker
 
 
-def yield_to_disk(below: dict[str, bytes], step: int):
-    """Return a checkpoint that lies in a store, written to a folder of its own."""
-    import tempfile
-
-    root = Path(tempfile.mkdtemp())
-    for path, data in below.items():
-        if path.startswith(f"{CHECKPOINTS}/"):
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_bytes(data)
-    return Checkpoints(root).open(step)
+def content_at(files: dict[str, bytes], folder: str, path: str, content: Content) -> bytes:
+    """Return the content of a file as a restore would find it."""
+    for place in (path, spare(content)):
+        data = files.get(f"{folder}/{place}", b"")[: content.size]
+        if hashed(data) == content.sha256:
+            return data
+    raise AssertionError(f"{path} is lost")
 
 
-counter = itertools.count()
+def hashed(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -105,6 +105,8 @@ class Store(Protocol):
 
     name: str
     """The place for messages, without credentials."""
+    replaces_whole: bool
+    """Whether a file that is replaced is the old one until it is the new one, whatever happens meanwhile."""
 
     def put(self, path: str, source: Source) -> None:
         """Let a file hold this content and no other file have its name."""
@@ -124,4 +126,8 @@ class Store(Protocol):
 
     def remove(self, path: str) -> None:
         """Remove a file; it may be gone already."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
         ...

@@ -1,25 +1,26 @@
 """Copying a run folder to a store; whatever cuts a round off, the next one goes on where it was.
 
-One round: what is new is sent and verified; then, if something that lies there is to be replaced, a marker says that
-either content may be met; it is replaced and verified, last of all the file that names the latest checkpoint; then the
-marker of the new state is written, and what it no longer names is removed.
+One round: what is new is sent and verified, and what is to replace something is sent beside it; a marker is written of
+all that is there now; then it is replaced, last of all the file that names the latest checkpoint, and what no marker
+names any more is removed.
 """
 
+import hashlib
 import os
 import tempfile
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from ludus.runs.checkpoint.format import CHECKPOINTS
 from ludus.runs.folder import read_identity
 from ludus.runs.journal import JOURNAL
-from ludus.runs.storage.base import Pace, Source, StorageError, Store
+from ludus.runs.storage.base import PIECE, Pace, Source, StorageError, Store
 from ludus.runs.storage.contents import GROWING, POINTER, Contents, Stamp, Whole, stamp_of
 from ludus.runs.storage.ledger import Ledger, LedgerFile
-from ludus.runs.storage.marker import MOST_CONTENTS, Content, Marker, read_marker
+from ludus.runs.storage.marker import Content, Marker, read_marker, spare
 from ludus.runs.storage.places import joined
 from ludus.runs.storage.verify import is_same
 from ludus.runtime import files
@@ -29,8 +30,10 @@ WORKERS = 4
 LONGEST = 1 << 45
 """Bytes of a file."""
 
-Opened = dict[str, tuple[Stamp | None, Source]]
-"""Files that are open to be sent, by their paths; what is made for the copy alone has no stamp."""
+Opened = dict[str, tuple[Stamp, Source]]
+"""Files that are open to be sent, by their paths."""
+MADE = Stamp(0, 0, 0)
+"""The stamp of a file that is made for the copy and is not read from the run."""
 
 
 class Copier:
@@ -48,6 +51,7 @@ class Copier:
         self.is_to_take_over = False
         """Whether a copy that another folder of the run has written is gone on with."""
         self._noting = threading.Lock()
+        self._pool = ThreadPoolExecutor(WORKERS, "ludus-storage")  # each thread keeps its connection
 
     @property
     def place(self) -> str:
@@ -70,8 +74,8 @@ class Copier:
                 raise StorageError(f"{self.run / JOURNAL}: cannot be read")
             reach = opened[JOURNAL][1].size if JOURNAL in opened else self.ledger.sent[JOURNAL][0].size
             self._check_moment(arrived, latest, reach)
-            if (pointer := _pointer(arrived, latest, self.pace)) is not None:
-                opened[POINTER] = None, stack.enter_context(closing(pointer))
+            if (pointer := _pointer(arrived, latest, self.pace)) is not None and not self._points(pointer):
+                opened[POINTER] = MADE, stack.enter_context(closing(pointer))
             is_complete = is_sure and len(arrived) == len(chosen)
             wanted = self._wanted([*names, *stamps], opened, is_to_prune=bool(arrived) and is_complete)
             return self._commit(wanted, opened)
@@ -83,7 +87,7 @@ class Copier:
         return sum(not self._has_arrived(path) for path in paths)
 
     @property
-    def _there(self) -> dict[str, tuple[Content, ...]]:
+    def _there(self) -> dict[str, Content]:
         """The files that the marker names."""
         return {} if self.marker is None else self.marker.files
 
@@ -111,7 +115,7 @@ class Copier:
                 is_final=True,
             )
 
-    def _mark(self, named: dict[str, tuple[Content, ...]]) -> None:
+    def _mark(self, named: dict[str, Content]) -> None:
         """Write a marker, and believe that it is there only when its hash says so."""
         number = 0 if self.marker is None else self.marker.number + 1
         marker = Marker(number, self.id, self.ledger.writer, named)
@@ -124,13 +128,14 @@ class Copier:
     def _send_new(self, expected: Mapping[str, str | None]) -> bool:
         """Send those files that no marker names yet; return whether all of them are what they should be."""
         new = [path for path in expected if not self._has_arrived(path)]
-        with ThreadPoolExecutor(WORKERS, "ludus-storage") as pool:
-            try:
-                return all(list(pool.map(lambda path: self._send_file(path, expected[path]), new)))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                self._note()
-                raise
+        jobs = [self._pool.submit(self._send_file, path, expected[path]) for path in new]
+        wait(jobs, return_when=FIRST_EXCEPTION)
+        for job in jobs:
+            job.cancel()
+        wait(jobs)
+        self._note()
+        results = [job.result() for job in jobs if not job.cancelled()]
+        return all(results)
 
     def _has_arrived(self, path: str) -> bool:
         known = self.ledger.sent.get(path)
@@ -153,8 +158,6 @@ class Copier:
                 return False
             if path not in self._there:
                 self._send(path, source, stamp)
-            elif self._there[path] == (Content(source.size, source.sha256),):
-                self._note(path, source, stamp)
         return True
 
     def _opened(self, path: str) -> tuple[Stamp, Source]:
@@ -183,19 +186,27 @@ class Copier:
     def _changed(self, paths: list[str], stack: ExitStack) -> Opened:
         """Open the files that are no longer what lies there; the others are noted to be the same."""
         opened: Opened = {}
-        for path in dict.fromkeys(paths):
-            if self._has_arrived(path) and len(self._there.get(path, ())) <= 1:
-                continue
+        for path in [path for path in dict.fromkeys(paths) if not self._has_arrived(path)]:
             try:
                 stamp, source = self._opened(path)
             except OSError:
                 continue
-            if self._there.get(path) == (Content(source.size, source.sha256),):
+            if self._is_there(path, source):
                 self._note(path, source, stamp)
                 source.close()
             else:
                 opened[path] = stamp, stack.enter_context(closing(source))
         return opened
+
+    def _is_there(self, path: str, source: Source) -> bool:
+        """Tell whether the marker names this content, and it lies where it belongs."""
+        is_named = self._there.get(path) == Content(source.size, source.sha256)
+        return is_named and is_same(self.store, joined(self.ledger.folder, path), source)
+
+    def _points(self, pointer: Source) -> bool:
+        """Tell whether this is where the pointer there points."""
+        content = Content(pointer.size, pointer.sha256)
+        return self._there.get(POINTER) == content and self.ledger.sent.get(POINTER) == (content, MADE)
 
     def _check_moment(self, arrived: dict[int, Whole], latest: int | None, reach: int) -> None:
         """Refuse to go on if the run was resumed from an earlier checkpoint while it was read."""
@@ -204,44 +215,67 @@ class Copier:
         if is_short or (latest is not None and (now is None or now < latest)):
             raise StorageError(f"{self.run}: was resumed while it was copied")
 
-    def _wanted(self, paths: list[str], opened: Opened, is_to_prune: bool) -> dict[str, tuple[Content, ...]]:
+    def _wanted(self, paths: list[str], opened: Opened, is_to_prune: bool) -> dict[str, Content]:
         """Return what the new marker names; only checkpoints are ever taken off, and never without newer ones."""
         pruned = f"{CHECKPOINTS}/" if is_to_prune else "\0"
-        old = {path: contents for path, contents in self._there.items() if not path.startswith(pruned)}
-        new = {path: (self.ledger.sent[path][0],) for path in paths if path in self.ledger.sent}
-        return old | new | {path: (Content(x.size, x.sha256),) for path, (_, x) in opened.items()}
+        old = {path: content for path, content in self._there.items() if not path.startswith(pruned)}
+        if is_to_prune and POINTER in self._there:
+            old[POINTER] = self._there[POINTER]
+        new = {path: self.ledger.sent[path][0] for path in paths if path in self.ledger.sent}
+        return old | new | {path: Content(x.size, x.sha256) for path, (_, x) in opened.items()}
 
-    def _commit(self, wanted: dict[str, tuple[Content, ...]], opened: Opened) -> bool:
-        """Replace what has changed and write the marker; return whether there was anything to do."""
+    def _commit(self, wanted: dict[str, Content], opened: Opened) -> bool:
+        """Send what has changed and write the marker; return whether there was anything to do."""
         before = self._there
-        if wanted == before and self.marker is not None and self.marker.writer == self.ledger.writer:
+        is_known = wanted == before and self.marker is not None and self.marker.writer == self.ledger.writer
+        if is_known and not opened:
             self._note()
             return False
-        replaced = {path for path in opened if path in before and before[path] != wanted[path]}
-        if replaced:
-            either = {path: tuple(dict.fromkeys((*before[path], *wanted[path])))[-MOST_CONTENTS:] for path in replaced}
-            self._mark({**wanted, **before, **either})
-        for path, (stamp, source) in opened.items():  # the pointer is the last
-            if before.get(path) != wanted[path]:
-                self.ledger.sent.pop(path, None)
+        later = {path: entry for path, entry in opened.items() if path in before and not self._grows(path, entry[1])}
+        for path, (stamp, source) in opened.items():
+            if path not in later:
                 self._send(path, source, stamp)
-        self._mark(wanted)
         gone = before.keys() - wanted.keys()
-        for path in gone:
-            self.ledger.sent.pop(path, None)
+        self.ledger.unwanted = sorted({*self.ledger.unwanted, *gone})
+        if not is_known:
+            self._send_beside([path for path in later if before[path] != wanted[path]], later)
+            self._mark(wanted)
+        for path, (stamp, source) in later.items():  # the pointer is the last
+            self._send(path, source, stamp)
         self.ledger.taken = None
-        self.ledger.unwanted = sorted({*self.ledger.unwanted, *gone} - wanted.keys())
         self._note()
         self._remove_unwanted()
         return True
 
+    def _grows(self, path: str, source: Source) -> bool:
+        """Tell whether a file that replaces another one begins with all of it, so that no marker minds."""
+        size, sha256 = self._there[path]
+        if path not in GROWING or not self.store.replaces_whole or source.size < size:
+            return False
+        digest = hashlib.sha256()
+        for offset in range(0, size, PIECE):
+            digest.update(source.read(offset, min(PIECE, size - offset), is_sent=False))
+        return digest.hexdigest() == sha256
+
+    def _send_beside(self, paths: list[str], opened: Opened) -> None:
+        """Send what is to replace something under its spare name."""
+        spares = {path: spare(Content(opened[path][1].size, opened[path][1].sha256)) for path in paths}
+        self.ledger.unwanted = sorted({*self.ledger.unwanted, *spares.values()})
+        for path in paths:
+            self.ledger.sent.pop(path, None)  # it is as it was until it has been replaced
+        self._note()
+        for path, place in spares.items():
+            if place not in self.ledger.sent:
+                self._send(place, opened[path][1], MADE)
+
     def _remove_unwanted(self) -> None:
-        """Remove what no marker names any more."""
-        unwanted = self.ledger.unwanted
-        while unwanted:
-            if unwanted[-1] not in self._there:
-                self.store.remove(joined(self.ledger.folder, unwanted[-1]))
-            unwanted.pop()
+        """Remove what no marker names any more; the spare of a file that is not in its place yet stays."""
+        needed = {spare(content) for path, content in self._there.items() if path not in self.ledger.sent}
+        for path in [path for path in self.ledger.unwanted if path not in needed]:
+            if path not in self._there:
+                self.ledger.sent.pop(path, None)
+                self.store.remove(joined(self.ledger.folder, path))
+            self.ledger.unwanted.remove(path)
 
 
 def _pointer(arrived: dict[int, Whole], latest: int | None, pace: Pace) -> Source | None:

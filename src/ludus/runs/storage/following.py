@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
@@ -150,7 +151,8 @@ def push(run: Path, options: StorageOptions, is_to_take_over: bool = False) -> s
         copier = Copier(run, store, options.url, options.keep_last, pace)
         copier.is_to_take_over = is_to_take_over
         attempts = Attempts(copier, lambda text: None)
-        finish(attempts, 0.0, TRIES)
+        with closing(store):
+            finish(attempts, 0.0, TRIES)
         if attempts.trouble is not None:
             missing = f" ({copier.missing():,} files have not arrived)" if not attempts.is_hopeless else ""
             raise LudusError(f"{attempts.trouble}{missing}")

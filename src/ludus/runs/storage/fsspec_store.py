@@ -19,6 +19,9 @@ GOOGLE_FILES = Path("~/.config/gcloud/application_default_credentials.json")
 GOOGLE_PLAIN = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"
 """A part of gcsfs that asks for the kind of a bucket, over another protocol, for a minute if it does not answer."""
 
+OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "memory")
+"""Schemes of places that have no folders, and where a file appears when all of it is there."""
+
 Answer = TypeVar("Answer")
 
 
@@ -29,6 +32,7 @@ class FsspecStore:
         """Load the library; LudusError if it or its credentials are missing. Nothing is sent yet."""
         self.name = url.rstrip("/")
         self.scheme = url.partition("://")[0].lower()
+        self.replaces_whole = self.scheme in OBJECT_STORES
         self._fs, self._root = _file_system(url, _options(self.scheme, key_file))
         self._root = self._root.rstrip("/")
         self._made: set[str] = set()
@@ -58,7 +62,7 @@ class FsspecStore:
     def _make_folder(self, folder: str) -> None:
         """Make a folder where there are such things; object stores have none."""
         with self._making:
-            if self.scheme not in ("s3", "s3a", "gs", "gcs", "abfs", "az") and folder not in self._made:
+            if self.scheme not in OBJECT_STORES and folder not in self._made:
                 self._fs.makedirs(folder, exist_ok=True)
                 self._made.add(folder)
 
@@ -96,6 +100,9 @@ class FsspecStore:
             self._asked(path, lambda: self._fs.rm_file(self._full(path)))
         except MissingError:
             return
+
+    def close(self) -> None:
+        """Do nothing: nothing is held open."""
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root

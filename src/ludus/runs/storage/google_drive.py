@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ludus.runs.storage.base import PART, PIECE, MissingError, Source, StorageError, Told
+from ludus.runs.storage.drive_tree import FOLDER_TYPE, DriveTree, File
 from ludus.runs.trackers.mlflow.redaction import redacted
 from ludus.types import LudusError
 
+TOKEN_URI = "https://oauth2.googleapis.com/token"
 SCOPES = ("https://www.googleapis.com/auth/drive",)
 ENDPOINT = "LUDUS_GDRIVE_ENDPOINT"
 """Variable with another address than Google's, for tests."""
-FOLDER_TYPE, FILE_TYPE = "application/vnd.google-apps.folder", "application/octet-stream"
+FILE_TYPE = "application/octet-stream"
 FIELDS = "id,name,mimeType,size,md5Checksum,sha256Checksum,createdTime"
 SECONDS = 30.0
 """How long an answer is waited for."""
@@ -40,32 +42,32 @@ class GoogleDrive:
 
     def __init__(self, url: str, key_file: str | None):
         """Read the credentials; LudusError if there are none. Nothing is sent yet."""
-        self.name = url.rstrip("/")
-        self._key_file = _key_file(url, key_file)
-        self._local, self._lock = threading.local(), threading.RLock()
+        self.name, self.replaces_whole = url.rstrip("/"), True
+        self._credentials = _credentials(url, _key_file(url, key_file))
+        self._local, self._lock = threading.local(), threading.Lock()
+        self._connections: list[Any] = []
         self._service()
         root, *below = [name for name in url.partition("://")[2].split("/") if name]
-        self._root = root.removeprefix("id:") if root.startswith("id:") else None
-        self._below = below if self._root else [root, *below]
-        self._folders: dict[str, dict[str, list[dict[str, Any]]]] = {}
-        """What is in a folder, by the folder's id and by name; of several with one name the oldest first."""
+        is_id = root.startswith("id:")
+        start = root.removeprefix("id:") if is_id else "root"
+        self._tree = DriveTree(start, below if is_id else [root, *below], self._listed, self._created_folder)
         self._ids: list[str] = []
 
     def put(self, path: str, source: Source) -> None:
         """Update the file of that name, or create it; others of that name are removed."""
-        folder, name = self._place(path, is_made=True)
-        known = self._of_name(folder, name, FILE_TYPE)
+        folder, name = self._tree.place(path, is_made=True)
+        known = self._tree.files(folder, name)
         try:
             made = self._sent(known[0]["id"], None, source) if known else self._created(folder, name, source)
         except MissingError:  # somebody has removed it
+            self._tree.drop(known[0]["id"])
             made = self._created(folder, name, source)
         for other in known:
             if other["id"] != made["id"]:
                 self._delete(other["id"])
-        with self._lock:
-            self._folders[folder][name] = [made, *self._of_name(folder, name, FOLDER_TYPE)]
+        self._tree.note(folder, made)
 
-    def _created(self, folder: str, name: str, source: Source) -> dict[str, Any]:
+    def _created(self, folder: str, name: str, source: Source) -> File:
         body = {"id": self._new_id(), "name": name, "parents": [folder]}
         try:
             return self._sent(None, body, source)
@@ -74,17 +76,15 @@ class GoogleDrive:
                 raise
             return self._sent(body["id"], None, source)  # it was created, though we were not told
 
-    def _sent(self, id: str | None, body: dict[str, Any] | None, source: Source) -> dict[str, Any]:
+    def _sent(self, id: str | None, body: dict[str, Any] | None, source: Source) -> File:
         """Send the content of a file, in parts that are taken up where they were cut."""
-        from googleapiclient.http import MediaIoBaseUpload
-
         is_long = source.size > PART
-        media = MediaIoBaseUpload(_Stream(source), FILE_TYPE, chunksize=PART, resumable=is_long)
+        media = _media(source, is_long)
         calls, options = self._service().files(), {"media_body": media, "fields": FIELDS, "supportsAllDrives": True}
         request = calls.update(fileId=id, **options) if id else calls.create(body=body, **options)
         return self._in_parts(request) if is_long else self._asked(request.execute)
 
-    def _in_parts(self, request: Any) -> dict[str, Any]:
+    def _in_parts(self, request: Any) -> File:
         tries, reached = 0, -1
         while True:
             try:
@@ -125,28 +125,24 @@ class GoogleDrive:
 
     def names(self, folder: str) -> list[str]:
         """List a folder anew."""
-        with self._lock:
-            self._folders.clear()
+        self._tree.forget()
         try:
-            id, _ = self._place(f"{folder}/." if folder else ".")
+            return self._tree.names(folder)
         except MissingError:
             return []
-        files = [file for several in self._contents(id).values() for file in several]
-        return sorted({file["name"] + "/" * (file["mimeType"] == FOLDER_TYPE) for file in files})
 
     def remove(self, path: str) -> None:
         """Remove all files of that name."""
         try:
-            folder, name = self._place(path)
+            folder, name = self._tree.place(path)
         except MissingError:
             return
-        for file in self._of_name(folder, name, FILE_TYPE):
+        for file in self._tree.files(folder, name):
             self._delete(file["id"])
-        with self._lock:
-            self._folders.get(folder, {}).pop(name, None)
 
     def _delete(self, id: str) -> None:
         """Delete a file; who may not, puts it into the bin."""
+        self._tree.drop(id)
         calls = self._service().files()
         try:
             self._asked(calls.delete(fileId=id, supportsAllDrives=True).execute)
@@ -157,56 +153,28 @@ class GoogleDrive:
                 raise
             self._asked(calls.update(fileId=id, body={"trashed": True}, supportsAllDrives=True).execute)
 
-    def _file(self, path: str, sha256: str | None = None) -> dict[str, Any]:
+    def _file(self, path: str, sha256: str | None = None) -> File:
         """Return a file by its path; what is not known to be there is looked for anew."""
         for attempt in range(2):
-            folder, name = self._place(path)
-            if found := self._of_name(folder, name, FILE_TYPE):
+            folder, name = self._tree.place(path)
+            if found := self._tree.files(folder, name):
                 return next((file for file in found if file.get("sha256Checksum") == sha256), found[0])
             if attempt == 0:
-                with self._lock:
-                    self._folders.pop(folder, None)
+                self._tree.forget(folder)
         raise MissingError(f"{self.name}/{path}: is not there")
 
-    def _place(self, path: str, is_made: bool = False) -> tuple[str, str]:
-        """Return the id of the folder that a path leads to, and the last name; folders are made if wanted."""
-        *folders, name = [*self._below, *path.split("/")]
-        with self._lock:  # or two threads would make the same folder
-            id = self._root or "root"
-            for folder in folders:
-                found = self._of_name(id, folder, FOLDER_TYPE)
-                if not found and not is_made:
-                    self._folders.pop(id, None)  # it may have been made since
-                    found = self._of_name(id, folder, FOLDER_TYPE)
-                if not found and not is_made:
-                    raise MissingError(f"{self.name}/{path}: is not there")
-                id = found[0]["id"] if found else self._make_folder(id, folder)
-            return id, name
+    def _created_folder(self, parent: str, name: str) -> File:
+        body = {"id": self._new_id(), "name": name, "parents": [parent], "mimeType": FOLDER_TYPE}
+        create = self._service().files().create(body=body, fields=FIELDS, supportsAllDrives=True)
+        try:
+            return self._asked(create.execute)
+        except StorageError as error:
+            if not _has_status(error, 409):
+                raise
+            return body  # the client asked twice: httplib2 does when a connection ends without an answer
 
-    def _make_folder(self, parent: str, name: str) -> str:
-        body = {"name": name, "parents": [parent], "mimeType": FOLDER_TYPE}
-        self._folders.pop(parent, None)
-        if found := self._of_name(parent, name, FOLDER_TYPE):  # it was made, though we were not told
-            return found[0]["id"]
-        made = self._asked(self._service().files().create(body=body, fields=FIELDS, supportsAllDrives=True).execute)
-        self._contents(parent).setdefault(name, []).append(made)
-        self._folders[made["id"]] = {}
-        return made["id"]
-
-    def _of_name(self, folder: str, name: str, kind: str) -> list[dict[str, Any]]:
-        """Return the files, or the folders, with a name in a folder."""
-        return [
-            x for x in self._contents(folder).get(name, []) if (x["mimeType"] == FOLDER_TYPE) == (kind == FOLDER_TYPE)
-        ]
-
-    def _contents(self, folder: str) -> dict[str, list[dict[str, Any]]]:
-        with self._lock:
-            if folder not in self._folders:
-                self._folders[folder] = self._listed(folder)
-            return self._folders[folder]
-
-    def _listed(self, folder: str) -> dict[str, list[dict[str, Any]]]:
-        found: dict[str, list[dict[str, Any]]] = {}
+    def _listed(self, folder: str) -> list[File]:
+        found: list[File] = []
         options: dict[str, Any] = {
             "q": f"'{folder}' in parents and trashed = false",
             "fields": f"nextPageToken,files({FIELDS})",
@@ -217,8 +185,7 @@ class GoogleDrive:
         }
         while True:
             page = self._asked(self._service().files().list(**options).execute)
-            for file in page["files"]:
-                found.setdefault(file["name"], []).append(file)
+            found += page["files"]
             if not page.get("nextPageToken"):
                 return found
             options["pageToken"] = page["nextPageToken"]
@@ -232,8 +199,20 @@ class GoogleDrive:
     def _service(self) -> Any:
         """Return the client of this thread: its connection is for one thread alone."""
         if not hasattr(self._local, "service"):
-            self._local.service = _client(self.name, self._key_file)
+            self._local.service, http = _client(self._credentials)
+            self._local.http = http
+            self._connections.append(http)
         return self._local.service
+
+    def _hang_up(self) -> None:
+        if hasattr(self._local, "service"):
+            self._local.http.close()
+            del self._local.service
+
+    def close(self) -> None:
+        """Close all connections."""
+        for http in self._connections:
+            http.close()
 
     def _asked(self, question: Callable[[], Answer]) -> Answer:
         """Ask; errors become ours."""
@@ -248,13 +227,24 @@ class GoogleDrive:
         except GoogleAuthError as error:
             raise StorageError(f"{self.name}: the credentials are refused ({redacted(str(error))})") from error
         except (Error, HttpLib2Error, OSError, EOFError, ValueError, KeyError) as error:
-            self._local.__dict__.pop("service", None)  # its connection may be of no more use
+            self._hang_up()  # the connection may be of no more use
             raise StorageError(f"{self.name}: {redacted(str(error)) or type(error).__name__}") from error
         except Exception as error:
             if type(error).__module__ != "http.client":
                 raise
-            self._local.__dict__.pop("service", None)
+            self._hang_up()
             raise StorageError(f"{self.name}: the connection was cut ({type(error).__name__})") from error
+
+
+def _media(source: Source, is_long: bool) -> Any:
+    """Return a source as the content of an upload."""
+    from googleapiclient.http import MediaIoBaseUpload
+
+    class Parts(MediaIoBaseUpload):
+        def has_stream(self) -> bool:
+            return False  # a stream that was read cannot be sent again, when a token expires or a connection is cut
+
+    return Parts(_Stream(source), FILE_TYPE, chunksize=PART, resumable=is_long)
 
 
 class _Stream(io.RawIOBase):
@@ -295,7 +285,8 @@ def _answered(name: str, error: Any) -> StorageError:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         pass
     wait = str(error.resp.get("retry-after", ""))
-    seconds = float(wait) if wait.isdecimal() else float("ateLimit" in reason or status == 429)
+    is_too_fast = status == 429 or (status == 403 and "ateLimit" in reason)
+    seconds = float(wait) if wait.isdecimal() else float(is_too_fast)
     kind = MissingError if status in (404, 410) else StorageError
     made = kind(f"{name}: {text}", wait=min(seconds, 300.0))
     made.add_note(f"status {status}")
@@ -325,18 +316,20 @@ def _key_file(url: str, key_file: str | None) -> Path:
     return Path(named)
 
 
-def _client(url: str, file: Path) -> Any:
-    """Return a client of Drive, version 3, made from the description that is installed with it."""
+def _client(credentials: Any) -> tuple[Any, Any]:
+    """Return a client of Drive, version 3, made from the description that is installed with it, and its connection."""
     import google_auth_httplib2
     import httplib2
     from googleapiclient.discovery import build_from_document
     from googleapiclient.discovery_cache import get_static_doc
 
-    http = google_auth_httplib2.AuthorizedHttp(_credentials(url, file), http=httplib2.Http(timeout=SECONDS))
+    plain = httplib2.Http(timeout=SECONDS)
+    plain.redirect_codes = plain.redirect_codes - {308}  # Drive's word for a part that arrived
+    http = google_auth_httplib2.AuthorizedHttp(credentials, http=plain)
     description = get_static_doc("drive", "v3")
     if endpoint := os.environ.get(ENDPOINT):
         description = json.dumps({**json.loads(description), "rootUrl": f"{endpoint.rstrip('/')}/"})
-    return build_from_document(description, http=http)
+    return build_from_document(description, http=http), http
 
 
 def _credentials(url: str, file: Path) -> Any:
@@ -346,7 +339,9 @@ def _credentials(url: str, file: Path) -> Any:
         said = json.loads(file.read_bytes())
         if said.get("type") == "service_account":
             return service_account.Credentials.from_service_account_info(said, scopes=SCOPES)
-        return credentials.Credentials.from_authorized_user_info(said)
+        names = ("refresh_token", "client_id", "client_secret")
+        known = {name: str(said[name]) for name in names} | {"token_uri": str(said.get("token_uri", TOKEN_URI))}
+        return credentials.Credentials(said.get("token"), **known)
     except OSError as error:
         raise LudusError(f"storage.url={url}: no credentials ({file}: {error.strerror or error})") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # not repeated: it may hold a part of the key

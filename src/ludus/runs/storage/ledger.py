@@ -75,10 +75,15 @@ class LedgerFile:
         """Write down that a folder was made of a copy, whose files need not be sent again."""
         run = self.path.parent.parent
         sent = {}
-        for path, (content, *_) in marker.files.items():
+        for path, content in marker.files.items():
             status = os.stat(run / path, follow_symlinks=False)
             sent[path] = content, Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
         self.save(Ledger(url, folder, taken=(marker.writer, marker.number), sent=sent))
+
+
+def _is_removable(path: str) -> bool:
+    """Tell whether a path is that of a file of the run there, or of one that the copying itself has put there."""
+    return is_path(path) or (path.startswith(f"{OWN}/") and is_hash(path.removeprefix(f"{OWN}/")))
 
 
 def _ledger(said: dict[str, Any]) -> Ledger:
@@ -88,9 +93,9 @@ def _ledger(said: dict[str, Any]) -> Ledger:
         raise ValueError("url, folder or writer")
     if taken is not None:
         taken = str(taken[0]), int(taken[1])
-    if (folder and not is_path(folder)) or not all(map(is_path, unwanted)) or len(said["sent"]) > MOST_FILES:
+    if (folder and not is_path(folder)) or not all(map(_is_removable, unwanted)) or len(said["sent"]) > MOST_FILES:
         raise ValueError("paths")
     sent = {path: (Content(*content), Stamp(*stamp)) for path, (content, stamp) in said["sent"].items()}
-    if not all(is_path(path) and is_hash(content.sha256) for path, (content, _) in sent.items()):
+    if not all(_is_removable(path) and is_hash(content.sha256) for path, (content, _) in sent.items()):
         raise ValueError("sent")
     return Ledger(url, folder, writer, taken, sent, list(unwanted))

@@ -1,8 +1,9 @@
 """The marker of a copy: a file, written last, that says which files make up the copy, with size and SHA-256 of each.
 
 Without it nothing that lies there counts. It is written in turn to two names, so that half of a new one never takes the
-place of the one before; the higher number that is whole wins. While files are replaced, it names both the old and the
-new content of each: whenever the copying ends, what is there is what one marker says.
+place of the one before; the higher number that is whole wins. What is to replace a file of the marker before is put
+beside it first, under a spare name: a new marker is true from the moment that it is there, and so is the old one until
+then, wherever the copying is cut off.
 """
 
 import json
@@ -22,8 +23,6 @@ OWN = "storage"
 MOST_BYTES = 1 << 27
 """A marker longer than this is not read."""
 MOST_FILES = 300_000
-MOST_CONTENTS = 8
-"""That may lie under one path: one more for every time that the copying was cut off while it was replaced."""
 MOST_NAMES, MOST_NAME = 16, 200
 """Names in a path, and characters in a name."""
 NAME = re.compile(r"[^/\\\x00-\x1f\x7f]+")
@@ -46,8 +45,8 @@ class Marker:
     """The id of the run."""
     writer: str
     """Whoever writes the copy, so that of two that do one notices."""
-    files: dict[str, tuple[Content, ...]] = field(default_factory=dict)
-    """What may lie under each path: one content, or several while it is replaced."""
+    files: dict[str, Content] = field(default_factory=dict)
+    """What lies under each path, or else under its spare name; of a file that has grown, its first bytes."""
 
     @property
     def slot(self) -> str:
@@ -56,7 +55,7 @@ class Marker:
 
     def encoded(self) -> bytes:
         """Return it as the bytes of its file, which hold their own SHA-256."""
-        files = {path: [list(content) for content in contents] for path, contents in self.files.items()}
+        files = {path: list(content) for path, content in self.files.items()}
         said = {"format": FORMAT, "number": self.number, "run": self.run, "writer": self.writer, "files": files}
         return json.dumps({**said, "sha256": sha256(_canonical(said))}).encode()
 
@@ -74,7 +73,7 @@ def decoded(data: bytes) -> Marker:
         raise ValueError("number or files")
     if not isinstance(run, str) or not isinstance(writer, str) or not all(map(RUN_ID.fullmatch, (run, writer))):
         raise ValueError("run or writer")
-    return Marker(number, run, writer, {_path(path): _contents(contents) for path, contents in files.items()})
+    return Marker(number, run, writer, {_path(path): _content(content) for path, content in files.items()})
 
 
 def _canonical(said: dict[str, Any]) -> bytes:
@@ -94,13 +93,16 @@ def is_path(path: str) -> bool:
     return plain and len(names) <= MOST_NAMES and names[0] not in (OWN, *SLOTS)
 
 
-def _contents(contents: Any) -> tuple[Content, ...]:
-    if not isinstance(contents, list) or not 1 <= len(contents) <= MOST_CONTENTS:
-        raise ValueError("contents")
-    made = tuple(Content(*content) for content in contents)
-    if not all(type(each.size) is int and 0 <= each.size < 2**48 and is_hash(each.sha256) for each in made):
+def _content(said: Any) -> Content:
+    content = Content(*said)
+    if type(content.size) is not int or not 0 <= content.size < 2**48 or not is_hash(content.sha256):
         raise ValueError("size or SHA-256")
-    return made
+    return content
+
+
+def spare(content: Content) -> str:
+    """Return the path under which a content lies while it takes the place of another one."""
+    return f"{OWN}/{content.sha256}"
 
 
 def read_marker(store: Store, folder: str) -> Marker | None:

@@ -14,9 +14,6 @@ from ludus.runs.storage.base import PIECE, MissingError, Source, StorageError, T
 from ludus.runtime import files
 from ludus.types import LudusError
 
-LACKING = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.EIO, errno.EXDEV)
-"""What file systems say that cannot sync or rename."""
-
 
 class MountedFolder:
     """A folder of the file system. It must be there, or the one above: no cloud is mistaken for an empty disk."""
@@ -25,6 +22,7 @@ class MountedFolder:
         """Touch nothing yet."""
         self.path = path.expanduser().absolute()
         self.name = str(self.path)
+        self.replaces_whole = files.lacking(self.path) is None
 
     def put(self, path: str, source: Source) -> None:
         """Write beside and rename; where that cannot be, write in place."""
@@ -36,7 +34,7 @@ class MountedFolder:
                 with files.whole(target) as partial:
                     files.write(partial, source.pieces())
             except OSError as error:
-                if error.errno not in LACKING:
+                if error.errno not in files.LACKING:
                     raise
                 self._overwrite(target, source)
 
@@ -93,6 +91,9 @@ class MountedFolder:
             files.remove(self._full(path))
             with contextlib.suppress(OSError):
                 self._full(path).parent.rmdir()
+
+    def close(self) -> None:
+        """Do nothing: nothing is held open."""
 
     def _full(self, path: str) -> Path:
         return self.path / path if path else self.path

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ludus.runs.folder import CONFIG, JOURNAL, read_identity
 from ludus.runs.storage.base import MissingError, StorageError, Store
 from ludus.runs.storage.ledger import LedgerFile
-from ludus.runs.storage.marker import SLOTS, Content, Marker, is_path, read_marker
+from ludus.runs.storage.marker import SLOTS, Content, Marker, is_path, read_marker, spare
 from ludus.runs.storage.places import joined, opened
 from ludus.runtime import files
 from ludus.runtime.files import IDENTITY
@@ -41,8 +41,7 @@ def pull(url: str, into: Path, key_file: str | None = None, wanted: Wanted = lam
     """
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise LudusError(f"{into}: exists already; give another folder with --into, or remove it")
-    store = opened(url, key_file)
-    with _told():
+    with _told(), contextlib.closing(opened(url, key_file)) as store:
         marker = _marker(store, url)
         partial = into.with_name(f"{files.PARTIAL}{secrets.token_hex(8)}-{into.name}")
         try:
@@ -93,8 +92,8 @@ def restored(url: str, key_file: str | None = None) -> Path:
 
 def glance(url: str, into: Path, key_file: str | None = None) -> list[str]:
     """Bring what tells how runs stand, of every run at a place, into a folder; return what is wrong with others."""
-    store, problems = opened(url, key_file), []
-    with _told():
+    problems = []
+    with _told(), contextlib.closing(opened(url, key_file)) as store:
         marker = _patiently(lambda: read_marker(store, ""))
         for name in [""] if marker is not None else list(_runs(store)):
             folder = into / (name or url.rstrip("/").rpartition("/")[2])
@@ -138,59 +137,48 @@ class Restoring:
     def bring(self, marker: Marker) -> int:
         """Bring all files that are wanted; return how many there are."""
         chosen = {path: contents for path, contents in marker.files.items() if self.wanted(path)}
-        size, free = sum(max(c.size for c in contents) for contents in chosen.values()), files.free_bytes(self.into)
+        size, free = sum(content.size for content in chosen.values()), files.free_bytes(self.into)
         if size > free - SPARE:
             raise LudusError(f"{self.into}: the run has {size:,} bytes, and {free:,} are free there")
         for path in sorted(chosen, key=lambda path: path != IDENTITY):  # it makes the folder a run, without links
             self._bring(path, chosen[path])
         return len(chosen)
 
-    def _bring(self, path: str, contents: tuple[Content, ...]) -> None:
+    def _bring(self, path: str, content: Content) -> None:
         target = self.into / path
         try:
             files.make_folder(target.parent)
             problem = ""
             for attempt in range(TRIES):
                 if attempt:
-                    files.remove(target)
                     time.sleep(FIRST_PAUSE * 2**attempt)
-                try:
-                    return self._write(path, target, contents)
-                except StorageError as error:
-                    problem = str(error)
+                for place in (path, spare(content)):
+                    try:
+                        return self._write(place, target, content)
+                    except StorageError as error:
+                        problem = problem or str(error)
+                        files.remove(target)
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
             raise LudusError(f"{self.store.name}/{path}: is both a file and a folder") from error
         raise LudusError(f"{problem}; nothing was restored")
 
-    def _write(self, path: str, target: Path, contents: tuple[Content, ...]) -> None:
-        """Write a file while it is hashed; StorageError if it is not what the marker says.
-
-        What grows may have grown since the marker was written: then its beginning is what the marker says.
-        """
+    def _write(self, path: str, target: Path, content: Content) -> None:
+        """Write a file while it is hashed; StorageError if its first bytes are not what the marker says."""
         digest, size = hashlib.sha256(), 0
-        ends = sorted({content.size for content in contents})
-        digests = {0: digest.hexdigest()}
 
         def pieces() -> Iterator[bytes]:
             nonlocal size
-            for piece in self.store.pieces(joined(self.folder, path), contents[-1].sha256):
-                for end in (end for end in ends if size < end <= size + len(piece)):
-                    part = digest.copy()
-                    part.update(piece[: end - size])
-                    digests[end] = part.hexdigest()
-                piece = piece[: ends[-1] - size]  # more is not wanted, whatever lies there
+            for piece in self.store.pieces(joined(self.folder, path), content.sha256):
+                piece = piece[: content.size - size]  # more is not wanted, whatever lies there
                 digest.update(piece)
                 size += len(piece)
                 yield piece
-                if size == ends[-1]:
+                if size == content.size:
                     return
 
         files.write(target, pieces())
-        found = [content for content in contents if digests.get(content.size) == content.sha256]
-        if not found:
+        if size != content.size or digest.hexdigest() != content.sha256:
             raise StorageError(f"{self.store.name}/{path}: is not what was copied (its size or SHA-256 is another)")
-        if (whole := max(found)).size < size:
-            files.cut(target, whole.size)
 
 
 def _patiently(question: Callable[[], Answer]) -> Answer:
