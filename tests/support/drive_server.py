@@ -110,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         place = urlsplit(self.path)
         self.query = {name: values[0] for name, values in parse_qs(place.query).items()}
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = None
+        fault, self.is_lost = None, False
         with self.drive.lock:
             self.drive.requests += 1
             if place.path != "/token":
@@ -149,6 +149,9 @@ class Handler(BaseHTTPRequestHandler):
             return self._create(json.loads(body), None)
         if not id:
             return self._list()
+        return self._on_file(id, body)
+
+    def _on_file(self, id: str, body: bytes) -> None:
         file = self.drive.files.get(id)
         if file is None or not self._sees(file):
             return self._fail(404, "notFound")
@@ -261,7 +264,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(said).encode(), {"Retry-After": str(wait)} if wait else {})
 
     def _answer(self, said: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        if getattr(self, "is_lost", False):
+        if self.is_lost:
             return self._hang_up()
         self._send(status, b"" if said is None else json.dumps(said).encode(), headers)
 
