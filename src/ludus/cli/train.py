@@ -64,7 +64,7 @@ def resume(words: list[str]) -> int:
         usage="ludus resume [RUN or URL] [--from latest|best|STEP] [--fallback] [--allow-code] [key=value ...]",
         description="Go on with a run from one of its checkpoints, on the same curves and in the same journal. "
         "Keys that do not change what the saved state means can be given other values, such as total_steps=2e6. The "
-        "URL of a copy, as in gdrive://Folder/NAME, is first restored into runs/NAME.",
+        "URL or folder of a copy, as in gdrive://Folder/NAME, is first restored into runs/NAME.",
     )
     parser.add_argument("words", nargs="*", metavar="RUN", help="run folder (default: the newest in runs/)")
     parser.add_argument("--from", dest="start", default="latest", metavar="STEP", help="latest, best or a step")
@@ -72,15 +72,15 @@ def resume(words: list[str]) -> int:
     parser.add_argument("--fallback", action="store_true", help="go on with what is whole, if something is damaged")
     given = parser.parse_intermixed_args(words)
     from ludus.runs.folder import read_config, read_identity
-    from ludus.runs.storage.restore import restored
+    from ludus.runs.storage.restore import is_copy, restored
     from ludus.runtime import autotuning
     from ludus.training.config import changes
     from ludus.training.trainer import Trainer
 
     run, rest = _split_run(given.words)
     values = changes(rest)
-    if not isinstance(run, Path):
-        run = restored(run, values.get("storage.key_file"))
+    if not isinstance(run, Path) or is_copy(run):
+        run = restored(str(run), values.get("storage.key_file"))
     with contextlib.suppress(*[LudusError] * given.fallback):
         autotuning.go_on(run, read_identity(run), read_config(run))
     trainer = Trainer.resume(run, given.start, fallback=given.fallback, **values)

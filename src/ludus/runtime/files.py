@@ -296,7 +296,8 @@ def lacking(folder: Path) -> str | None:
         done = "synced"
         os.fsync(file)
         done = "renamed"
-        os.replace(trial, trial := trial.with_name(f"{trial.name}-2"))
+        os.replace(trial, again := trial.with_name(f"{trial.name}-2"))
+        trial = again
     except OSError as error:
         return done if error.errno in LACKING else None
     finally:

@@ -29,7 +29,7 @@ from ludus.training.film_process import FilmProcess
 from ludus.training.iteration import Context, TrainState, copied, handed_over
 from ludus.training.kept_episodes import Showing
 from ludus.training.loop import CAPACITY, Loop
-from ludus.training.preflight import check_budget, check_parts, check_secrets, with_threshold
+from ludus.training.preflight import check_budget, check_parts, check_secrets, placed, with_threshold
 from ludus.training.progress import Terms
 from ludus.training.resume_point import ResumePoint
 from ludus.training.retreat import Retreat
@@ -70,9 +70,11 @@ class Trainer:
         compile_clock().lap()
         enable_compilation_cache()
         self.algorithm, self.env = algorithm, (env := env.led(list(settings.curriculum)))
-        self.settings = settings = with_threshold(settings, env.return_threshold)
-        self.loop = Loop(algorithm, env, settings)
+        settings = with_threshold(settings, env.return_threshold)
         self.record = Recorder(settings.verbose, record_options(algorithm, settings))
+        run_dir, self.settings = placed(run_dir, settings, self.record.console.say)
+        settings = self.settings
+        self.loop = Loop(algorithm, env, settings)
         self.changes = Changes(algorithm, self.loop.use, lambda: self.record.counts)
         say = self.record.console.say
         self.keeper = Keeper(settings.checkpoint, settings.num_checkpoints, say, lambda: self.record.counts)

@@ -29,7 +29,7 @@ class MountedFolder:
         target = self._full(path)
         with _told_of(self.path):
             self._check_place()
-            files.make_folder(target.parent)
+            _make_folder(target.parent)
             try:
                 with files.whole(target) as partial:
                     files.write(partial, source.pieces())
@@ -97,6 +97,19 @@ class MountedFolder:
 
     def _full(self, path: str) -> Path:
         return self.path / path if path else self.path
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder and those above it, though they may not be synced: each attempt makes one at least."""
+    for _ in path.parts:
+        try:
+            return files.make_folder(path)
+        except OSError as error:
+            if error.errno not in files.LACKING:
+                raise
+    if not path.is_dir():
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    return None
 
 
 @contextlib.contextmanager

@@ -79,6 +79,11 @@ def name_in(url: str) -> str:
     return name
 
 
+def is_copy(folder: Path) -> bool:
+    """Tell whether a folder holds the copy of a run, and not a run that can be gone on with there."""
+    return any((folder / slot).is_file() for slot in SLOTS)
+
+
 def restored(url: str, key_file: str | None = None) -> Path:
     """Restore a run into runs/NAME, to go on with it."""
     into = Path("runs") / name_in(url)
