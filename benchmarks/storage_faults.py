@@ -1,11 +1,11 @@
 """Copy a run to Google Drive through upload faults, one by one, and see that nothing is lost. Prints one JSON object.
 
-Example: `python benchmarks/storage_faults.py 200 --log faults.jsonl`. Each fault strikes one request of one round of a run
-that goes on meanwhile: a connection that is cut before or after the request was obeyed, 403, 429, 500 and 503, a part of
-which half arrives, an object that is not what was sent, a token that expires, and a process that ends there. After every
-request that changed something the store is looked at as a restore would find it: all that its marker names is there, and
-`latest` names a checkpoint of which every piece has its hash. Every fault is a line of the log; a script that was stopped
-goes on where it was. At last the run is restored and compared byte by byte.
+Example: `python benchmarks/storage_faults.py 200 --log faults.jsonl`. Each fault strikes one request of one round of a
+run that goes on meanwhile: a connection that is cut before or after the request was obeyed, 403, 429, 500 and 503, a
+part of which half arrives, an object that is not what was sent, a token that expires, and a process that ends there.
+Before every request that changes something the store is looked at as a restore would find it: all that its marker names
+is there, and `latest` names a checkpoint of which every piece has its hash. Every fault is a line of the log; a script
+that was stopped goes on where it was. At last the run is restored and compared byte by byte.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Measure how much of a run's time the training thread spends on its storage. Prints one JSON object.
 
-Example: `python benchmarks/storage_time.py 3`. Each of so many seeds trains CartPole-v1 for a fixed time, with a checkpoint
-every two seconds, copied to an S3 server on loopback (moto, on the same cores). Counted is every moment in which training
-waits for the part of storage that is on its thread; the wait at the end, when training is over, is counted apart.
+Example: `python benchmarks/storage_time.py 3`. Each of so many seeds trains CartPole-v1 for a fixed time, with a
+checkpoint every two seconds, copied to an S3 server on loopback (moto, on the same cores). Counted is every moment in
+which training waits for the part of storage that is on its thread; the wait at the end is counted apart.
 """
 
 import argparse

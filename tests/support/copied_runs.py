@@ -13,7 +13,7 @@ from ludus.runs.checkpoint.format import CHECKPOINTS, Blocks
 from ludus.runs.checkpoint.retention import Retention
 from ludus.runs.checkpoint.store import Checkpoints, Snapshot
 from ludus.runs.folder import RunFolder
-from ludus.runs.storage.base import MissingError, Source, StorageError, Store, Told
+from ludus.runs.storage.base import LocalFile, MissingError, RemoteStore, StorageError, Told
 from ludus.runs.storage.marker import Content, Marker, read_marker, spare
 
 CONFIG: dict[str, Any] = {"env": "jax:CartPole-v1", "num_envs": 8, "seed": 0, "algorithm": {"name": "ppo"}}
@@ -69,7 +69,7 @@ class Faulty:
 
     KINDS = ("refuses", "is cut", "keeps half", "keeps other bytes", "does not say that it did it")
 
-    def __init__(self, store: Store, seed: int = 0, rate: float = 0.1):
+    def __init__(self, store: RemoteStore, seed: int = 0, rate: float = 0.1):
         self.store, self.name, self.dice, self.rate = store, store.name, random.Random(seed), rate
         self.replaces_whole = store.replaces_whole
         self.faults: list[str] = []
@@ -80,7 +80,7 @@ class Faulty:
         self.faults.append(self.dice.choice(kinds))
         return self.faults[-1]
 
-    def put(self, path: str, source: Source) -> None:
+    def put(self, path: str, source: LocalFile) -> None:
         fault = self._fault(self.KINDS)
         if fault in ("refuses", "is cut"):
             raise StorageError(f"{fault}: 503")
@@ -112,10 +112,10 @@ class Faulty:
         self.store.remove(path)
 
 
-class Damaged(Source):
+class Damaged(LocalFile):
     """A source of which not everything arrives, or not as it was."""
 
-    def __init__(self, source: Source, fault: str):
+    def __init__(self, source: LocalFile, fault: str):
         self._source, self.pace = source, source.pace
         self.size = source.size // 2 if fault == "keeps half" else source.size
         self._flip = fault != "keeps half"
@@ -134,7 +134,7 @@ class Dictionary:
         self.sent: list[str] = []
         self.removed: list[str] = []
 
-    def put(self, path: str, source: Source) -> None:
+    def put(self, path: str, source: LocalFile) -> None:
         self.files[path] = b"".join(source.pieces())
         self.sent.append(path)
         self.watch()

@@ -86,7 +86,6 @@ def test_a_run_that_goes_back_takes_its_copy_along(tmp_path):
     assert differences(run, store) == []
 
 
-@pytest.mark.requirement("C7")
 @pytest.mark.parametrize("seed", range(6))
 def test_a_store_that_fails_loses_nothing(tmp_path, seed):
     run, store = SmallRun(tmp_path / "run", seed=seed), Dictionary()

@@ -9,7 +9,7 @@ from copied_runs import SmallRun, contents
 from drive_server import ROOT, SHARED, Drive
 
 from ludus.runs.storage import google_drive, restore
-from ludus.runs.storage.base import MissingError, Source, StorageError
+from ludus.runs.storage.base import LocalFile, MissingError, StorageError
 from ludus.runs.storage.following import push
 from ludus.runs.storage.google_drive import GoogleDrive
 from ludus.runs.storage.options import StorageOptions
@@ -38,7 +38,7 @@ def key(drive, tmp_path):
 def source(data, tmp_path):
     path = tmp_path / "source"
     path.write_bytes(data)
-    return Source(os.open(path, os.O_RDONLY), len(data))
+    return LocalFile(os.open(path, os.O_RDONLY), len(data))
 
 
 def read(store, path):

@@ -55,7 +55,7 @@ class Pace:
         self.progress(size)
 
 
-class Source:
+class LocalFile:
     """The content of a local file at one moment: its first `size` bytes, which may be sent more than once.
 
     It is read from the file that was open then: neither a new file of that name nor what is appended changes it.
@@ -97,7 +97,7 @@ class Source:
         os.close(self.file)
 
 
-class Store(Protocol):
+class RemoteStore(Protocol):
     """A place where copies lie. Paths have `/` between their names and no other meaning.
 
     Whatever goes wrong is a `StorageError`, a file that is not there a `MissingError`.
@@ -108,7 +108,7 @@ class Store(Protocol):
     replaces_whole: bool
     """Whether a file that is replaced is the old one until it is the new one, whatever happens meanwhile."""
 
-    def put(self, path: str, source: Source) -> None:
+    def put(self, path: str, source: LocalFile) -> None:
         """Let a file hold this content and no other file have its name."""
         ...
 

@@ -40,7 +40,7 @@ class Whole(NamedTuple):
 
 
 class Contents:
-    """What a run folder holds, looked over again and again while it is written."""
+    """The files of one run folder, looked over again and again while it is written."""
 
     def __init__(self, run: Path, keep_last: int = 0):
         """`keep_last` checkpoints and the best are to be copied; 0: all that there are."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from ludus.runs.checkpoint.format import CHECKPOINTS
 from ludus.runs.folder import read_identity
 from ludus.runs.journal import JOURNAL
-from ludus.runs.storage.base import PIECE, Pace, Source, StorageError, Store
+from ludus.runs.storage.base import PIECE, LocalFile, Pace, RemoteStore, StorageError
 from ludus.runs.storage.contents import GROWING, POINTER, Contents, Stamp, Whole, stamp_of
 from ludus.runs.storage.ledger import Ledger, LedgerFile
 from ludus.runs.storage.marker import Content, Marker, read_marker, spare
@@ -30,7 +30,7 @@ WORKERS = 4
 LONGEST = 1 << 45
 """Bytes of a file."""
 
-Opened = dict[str, tuple[Stamp, Source]]
+Opened = dict[str, tuple[Stamp, LocalFile]]
 """Files that are open to be sent, by their paths."""
 MADE = Stamp(0, 0, 0)
 """The stamp of a file that is made for the copy and is not read from the run."""
@@ -39,7 +39,7 @@ MADE = Stamp(0, 0, 0)
 class Copier:
     """Copies one run."""
 
-    def __init__(self, run: Path, store: Store, url: str, keep_last: int = 0, pace: Pace | None = None):
+    def __init__(self, run: Path, store: RemoteStore, url: str, keep_last: int = 0, pace: Pace | None = None):
         """Begin with nothing sent; the ledger says what arrived before."""
         self.run, self.store, self.pace = run, store, pace or Pace()
         self.id = str(read_identity(run)["id"])
@@ -160,12 +160,12 @@ class Copier:
                 self._send(path, source, stamp)
         return True
 
-    def _opened(self, path: str) -> tuple[Stamp, Source]:
+    def _opened(self, path: str) -> tuple[Stamp, LocalFile]:
         file = files.open_regular(self.run / path, LONGEST)
         status = os.fstat(file)
-        return Stamp(status.st_size, status.st_mtime_ns, status.st_ino), Source(file, status.st_size, self.pace)
+        return Stamp(status.st_size, status.st_mtime_ns, status.st_ino), LocalFile(file, status.st_size, self.pace)
 
-    def _send(self, path: str, source: Source, stamp: Stamp | None = None) -> None:
+    def _send(self, path: str, source: LocalFile, stamp: Stamp | None = None) -> None:
         """Send a file and believe that it arrived only when its hash says so."""
         there = joined(self.ledger.folder, path)
         self.store.put(there, source)
@@ -174,7 +174,7 @@ class Copier:
         if stamp is not None:
             self._note(path, source, stamp)
 
-    def _note(self, path: str | None = None, source: Source | None = None, stamp: Stamp | None = None) -> None:
+    def _note(self, path: str | None = None, source: LocalFile | None = None, stamp: Stamp | None = None) -> None:
         """Write down that a file has arrived; without one, all that is known now."""
         with self._noting:
             if path is not None and source is not None and stamp is not None:
@@ -198,12 +198,12 @@ class Copier:
                 opened[path] = stamp, stack.enter_context(closing(source))
         return opened
 
-    def _is_there(self, path: str, source: Source) -> bool:
+    def _is_there(self, path: str, source: LocalFile) -> bool:
         """Tell whether the marker names this content, and it lies where it belongs."""
         is_named = self._there.get(path) == Content(source.size, source.sha256)
         return is_named and is_same(self.store, joined(self.ledger.folder, path), source)
 
-    def _points(self, pointer: Source) -> bool:
+    def _points(self, pointer: LocalFile) -> bool:
         """Tell whether this is where the pointer there points."""
         content = Content(pointer.size, pointer.sha256)
         return self._there.get(POINTER) == content and self.ledger.sent.get(POINTER) == (content, MADE)
@@ -247,7 +247,7 @@ class Copier:
         self._remove_unwanted()
         return True
 
-    def _grows(self, path: str, source: Source) -> bool:
+    def _grows(self, path: str, source: LocalFile) -> bool:
         """Tell whether a file that replaces another one begins with all of it, so that no marker minds."""
         size, sha256 = self._there[path]
         if path not in GROWING or not self.store.replaces_whole or source.size < size:
@@ -278,18 +278,18 @@ class Copier:
             self.ledger.unwanted.remove(path)
 
 
-def _pointer(arrived: dict[int, Whole], latest: int | None, pace: Pace) -> Source | None:
+def _pointer(arrived: dict[int, Whole], latest: int | None, pace: Pace) -> LocalFile | None:
     """Return the file that names the checkpoint to go on from: the latest of those that arrived."""
     steps = [step for step in arrived if latest is None or step <= latest]
     return _source_of(f"{max(steps)}\n".encode(), pace) if steps else None
 
 
-def _source_of(data: bytes, pace: Pace) -> Source:
+def _source_of(data: bytes, pace: Pace) -> LocalFile:
     """Return bytes as the content of a file."""
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.flush()
-        return Source(os.dup(file.fileno()), len(data), pace)
+        return LocalFile(os.dup(file.fileno()), len(data), pace)
 
 
 def _name(run: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ludus.runs.storage.base import PART, PIECE, MissingError, Source, StorageError, Told
+from ludus.runs.storage.base import PART, PIECE, LocalFile, MissingError, StorageError, Told
 from ludus.runs.trackers.mlflow.redaction import redacted
 from ludus.types import LudusError
 
@@ -38,11 +38,11 @@ class FsspecStore:
         self._made: set[str] = set()
         self._making = threading.Lock()
 
-    def put(self, path: str, source: Source) -> None:
+    def put(self, path: str, source: LocalFile) -> None:
         """Send a short file in one request and a long one in parts; neither is there before it is complete."""
         self._asked(path, lambda: self._put(self._full(path), source))
 
-    def _put(self, path: str, source: Source) -> None:
+    def _put(self, path: str, source: LocalFile) -> None:
         self._make_folder(path.rpartition("/")[0])
         if source.size <= PART:
             self._fs.pipe_file(path, source.read(0, source.size))

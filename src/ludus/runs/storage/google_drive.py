@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ludus.runs.storage.base import PART, PIECE, MissingError, Source, StorageError, Told
+from ludus.runs.storage.base import PART, PIECE, LocalFile, MissingError, StorageError, Told
 from ludus.runs.storage.drive_tree import FOLDER_TYPE, DriveTree, File
 from ludus.runs.trackers.mlflow.redaction import redacted
 from ludus.types import LudusError
@@ -53,7 +53,7 @@ class GoogleDrive:
         self._tree = DriveTree(start, below if is_id else [root, *below], self._listed, self._created_folder)
         self._ids: list[str] = []
 
-    def put(self, path: str, source: Source) -> None:
+    def put(self, path: str, source: LocalFile) -> None:
         """Update the file of that name, or create it; others of that name are removed."""
         folder, name = self._tree.place(path, is_made=True)
         known = self._tree.files(folder, name)
@@ -67,7 +67,7 @@ class GoogleDrive:
                 self._delete(other["id"])
         self._tree.note(folder, made)
 
-    def _created(self, folder: str, name: str, source: Source) -> File:
+    def _created(self, folder: str, name: str, source: LocalFile) -> File:
         body = {"id": self._new_id(), "name": name, "parents": [folder]}
         try:
             return self._sent(None, body, source)
@@ -76,7 +76,7 @@ class GoogleDrive:
                 raise
             return self._sent(body["id"], None, source)  # it was created, though we were not told
 
-    def _sent(self, id: str | None, body: dict[str, Any] | None, source: Source) -> File:
+    def _sent(self, id: str | None, body: dict[str, Any] | None, source: LocalFile) -> File:
         """Send the content of a file, in parts that are taken up where they were cut."""
         is_long = source.size > PART
         media = _media(source, is_long)
@@ -236,21 +236,21 @@ class GoogleDrive:
             raise StorageError(f"{self.name}: the connection was cut ({type(error).__name__})") from error
 
 
-def _media(source: Source, is_long: bool) -> Any:
+def _media(source: LocalFile, is_long: bool) -> Any:
     """Return a source as the content of an upload."""
     from googleapiclient.http import MediaIoBaseUpload
 
-    class Parts(MediaIoBaseUpload):
+    class MediaParts(MediaIoBaseUpload):
         def has_stream(self) -> bool:
             return False  # a stream that was read cannot be sent again, when a token expires or a connection is cut
 
-    return Parts(_Stream(source), FILE_TYPE, chunksize=PART, resumable=is_long)
+    return MediaParts(_Stream(source), FILE_TYPE, chunksize=PART, resumable=is_long)
 
 
 class _Stream(io.RawIOBase):
     """A source as the client reads it."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: LocalFile):
         self._source, self._at = source, 0
 
     def seekable(self) -> bool:

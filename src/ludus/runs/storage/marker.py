@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ludus.runs.checkpoint.format import is_hash, sha256
 from ludus.runs.limits import json_of
-from ludus.runs.storage.base import MissingError, StorageError, Store
+from ludus.runs.storage.base import MissingError, RemoteStore, StorageError
 from ludus.types import LudusError
 
 FORMAT = "ludus-copy-1"
@@ -105,7 +105,7 @@ def spare(content: Content) -> str:
     return f"{OWN}/{content.sha256}"
 
 
-def read_marker(store: Store, folder: str) -> Marker | None:
+def read_marker(store: RemoteStore, folder: str) -> Marker | None:
     """Return the marker of the copy in a folder; None if there is none, LudusError if what is there is damaged."""
     found: list[Marker] = []
     damage = None
@@ -121,7 +121,7 @@ def read_marker(store: Store, folder: str) -> Marker | None:
     return max(found, key=lambda marker: marker.number) if found else None
 
 
-def content_of(store: Store, path: str, most: int) -> bytes:
+def content_of(store: RemoteStore, path: str, most: int) -> bytes:
     """Return the content of a small file of a place."""
     data = bytearray()
     for piece in store.pieces(path):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from ludus.runs.storage.base import PIECE, MissingError, Source, StorageError, Told
+from ludus.runs.storage.base import PIECE, LocalFile, MissingError, StorageError, Told
 from ludus.runtime import files
 from ludus.types import LudusError
 
@@ -24,7 +24,7 @@ class MountedFolder:
         self.name = str(self.path)
         self.replaces_whole = files.lacking(self.path) is None
 
-    def put(self, path: str, source: Source) -> None:
+    def put(self, path: str, source: LocalFile) -> None:
         """Write beside and rename; where that cannot be, write in place."""
         target = self._full(path)
         with _told_of(self.path):
@@ -38,7 +38,7 @@ class MountedFolder:
                     raise
                 self._overwrite(target, source)
 
-    def _overwrite(self, target: Path, source: Source) -> None:
+    def _overwrite(self, target: Path, source: LocalFile) -> None:
         file = files.open_file(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             for piece in source.pieces():

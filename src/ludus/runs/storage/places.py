@@ -3,13 +3,13 @@
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ludus.runs.storage.base import Store
+from ludus.runs.storage.base import RemoteStore
 from ludus.runs.storage.fsspec_store import FsspecStore
 from ludus.runs.storage.mounted import MountedFolder
 from ludus.runs.storage.options import check_url, scheme_of
 
 
-def opened(url: str, key_file: str | None = None) -> Store:
+def opened(url: str, key_file: str | None = None) -> RemoteStore:
     """Return the store of a place; LudusError for an unknown scheme, or without library or credentials."""
     check_url(url)
     scheme = scheme_of(url)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ludus.runs.folder import CONFIG, JOURNAL, read_identity
-from ludus.runs.storage.base import MissingError, StorageError, Store
+from ludus.runs.storage.base import MissingError, RemoteStore, StorageError
 from ludus.runs.storage.ledger import LedgerFile
 from ludus.runs.storage.marker import SLOTS, Content, Marker, is_path, read_marker, spare
 from ludus.runs.storage.places import joined, opened
@@ -113,7 +113,7 @@ def glance(url: str, into: Path, key_file: str | None = None) -> list[str]:
     return problems
 
 
-def _marker(store: Store, url: str) -> Marker:
+def _marker(store: RemoteStore, url: str) -> Marker:
     marker = _patiently(lambda: read_marker(store, ""))
     if marker is None:
         names = [name for name, _ in zip(_runs(store), range(10), strict=False)]
@@ -124,7 +124,7 @@ def _marker(store: Store, url: str) -> Marker:
     return marker
 
 
-def _runs(store: Store) -> Iterator[str]:
+def _runs(store: RemoteStore) -> Iterator[str]:
     """Yield the names of the folders that hold the copy of a run."""
     for name in _patiently(lambda: store.names(""))[:MOST_RUNS]:
         inside = name.removesuffix("/")
@@ -135,7 +135,7 @@ def _runs(store: Store) -> Iterator[str]:
 class Restoring:
     """Brings the files of one copy into a folder."""
 
-    def __init__(self, store: Store, folder: str, into: Path, wanted: Wanted):
+    def __init__(self, store: RemoteStore, folder: str, into: Path, wanted: Wanted):
         """Bring nothing yet."""
         self.store, self.folder, self.into, self.wanted = store, folder, into, wanted
 

@@ -2,10 +2,10 @@
 
 import hashlib
 
-from ludus.runs.storage.base import MissingError, Source, Store
+from ludus.runs.storage.base import LocalFile, MissingError, RemoteStore
 
 
-def is_same(store: Store, path: str, source: Source) -> bool:
+def is_same(store: RemoteStore, path: str, source: LocalFile) -> bool:
     """Tell whether a file that was put is what was sent.
 
     A hash that the place made of the bytes it holds is enough; a place that makes none, or another one (some encrypt
@@ -23,7 +23,7 @@ def is_same(store: Store, path: str, source: Source) -> bool:
         return False
 
 
-def _sha256(store: Store, path: str, source: Source) -> str:
+def _sha256(store: RemoteStore, path: str, source: LocalFile) -> str:
     digest, size = hashlib.sha256(), 0
     for piece in store.pieces(path, source.sha256):
         digest.update(piece)
