@@ -7,6 +7,8 @@ import shutil
 import pytest
 from copied_runs import Dictionary, Faulty, SmallRun, check_copy, contents
 
+from ludus.runs.storage import base
+from ludus.runs.storage import copier as copying
 from ludus.runs.storage.base import MissingError, StorageError
 from ludus.runs.storage.copier import Copier
 from ludus.runs.storage.marker import SLOTS, read_marker
@@ -215,6 +217,17 @@ def test_links_and_the_copyings_own_state_are_not_copied(tmp_path):
     (run.path / "linked").symlink_to(tmp_path)
     copied(run, store)
     assert not [path for path in store.files if "link" in path or "storage" in path or "secret" in path]
+
+
+def test_no_more_bytes_a_second_are_sent_than_wanted(tmp_path, monkeypatch):
+    now, run, store = [0.0], SmallRun(tmp_path / "run"), Dictionary()
+    run.advance()
+    monkeypatch.setattr(base.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(base.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(copying, "WORKERS", 1)
+    copied(run, store, pace=base.Pace(bandwidth=1000.0))
+    sent = sum(len(data) for data in store.files.values())
+    assert sent / 1000 - 5 < now[0] <= sent / 1000  # the last piece is not waited for
 
 
 def test_what_is_not_there_is_a_missing_file():

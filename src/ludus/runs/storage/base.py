@@ -5,6 +5,7 @@ No place is asked to rename, to append or to lock, and none is believed: what wa
 
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -44,14 +45,15 @@ class Pace:
     def __init__(self, bandwidth: float = 0.0, progress: Callable[[int], None] = lambda size: None):
         """`bandwidth` of 0 is no limit; `progress` is told of every piece that is about to be sent."""
         self.bandwidth, self.progress = bandwidth, progress
-        self._free_at = 0.0
+        self._free_at, self._counting = 0.0, threading.Lock()
 
     def passed(self, size: int) -> None:
         """Wait until so many bytes more may be sent."""
         if self.bandwidth:
-            now = time.monotonic()
-            time.sleep(max(0.0, self._free_at - now))
-            self._free_at = max(self._free_at, now) + size / self.bandwidth
+            with self._counting:
+                begin = max(self._free_at, now := time.monotonic())
+                self._free_at = begin + size / self.bandwidth
+            time.sleep(begin - now)
         self.progress(size)
 
 
