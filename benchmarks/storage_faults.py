@@ -77,10 +77,10 @@ class Trial:
     def go_on(self) -> int:
         """Let the run go on and copy it, as often as it takes; return how often that was."""
         self.run.advance(rows=20)
-        store, attempts, copier = None, 0, None
+        store, attempts, copier, troubles = None, 0, None, []
         while True:
             attempts += 1
-            assert attempts < 20, "it does not come to an end"
+            assert attempts < 20, f"it does not come to an end: {troubles[-3:]}"
             if store is None or self.has_ended:  # another process begins with what the run folder holds
                 self.has_ended = False
                 store = GoogleDrive(URL, self.key)
@@ -91,8 +91,8 @@ class Trial:
                 self.look()
                 store.close()
                 return attempts
-            except StorageError:
-                continue
+            except StorageError as error:
+                troubles.append(str(error))
 
     def inject(self, number: int, dice: random.Random) -> dict:
         """Inject one fault; return a row for the log."""

@@ -71,7 +71,6 @@ class Faulty:
 
     def __init__(self, store: RemoteStore, seed: int = 0, rate: float = 0.1):
         self.store, self.name, self.dice, self.rate = store, store.name, random.Random(seed), rate
-        self.replaces_whole = store.replaces_whole
         self.faults: list[str] = []
 
     def _fault(self, kinds: tuple[str, ...]) -> str | None:
@@ -129,8 +128,8 @@ class Damaged(LocalFile):
 class Dictionary:
     """A store in memory; `watch` is called after everything that changes it."""
 
-    def __init__(self, watch: Callable[[], None] = lambda: None, replaces_whole: bool = False):
-        self.name, self.files, self.watch, self.replaces_whole = "memory", {}, watch, replaces_whole
+    def __init__(self, watch: Callable[[], None] = lambda: None):
+        self.name, self.files, self.watch = "memory", {}, watch
         self.sent: list[str] = []
         self.removed: list[str] = []
 

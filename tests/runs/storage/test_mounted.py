@@ -15,7 +15,6 @@ from ludus.cli.main import main
 from ludus.runs.folder import read_config, read_identity
 from ludus.runs.storage import following, restore
 from ludus.runs.storage.following import push
-from ludus.runs.storage.mounted import MountedFolder
 from ludus.runs.storage.options import StorageOptions
 from ludus.runtime import files
 from ludus.types import LudusError
@@ -53,7 +52,6 @@ def test_what_is_lacking_is_found_out_by_trying(mount, tmp_path):
     place, lacking = mount
     assert files.lacking(place) == lacking and files.lacking(place / "new" / "run") == lacking
     assert files.lacking(tmp_path) is None and not list(place.iterdir()) and list(tmp_path.iterdir()) == [place]
-    assert MountedFolder(place).replaces_whole is False
 
 
 def test_copies_work_there_all_the_same(mount, tmp_path):

@@ -107,8 +107,6 @@ class RemoteStore(Protocol):
 
     name: str
     """The place for messages, without credentials."""
-    replaces_whole: bool
-    """Whether a file that is replaced is the old one until it is the new one, whatever happens meanwhile."""
 
     def put(self, path: str, source: LocalFile) -> None:
         """Let a file hold this content and no other file have its name."""

@@ -7,8 +7,6 @@ from typing import NamedTuple
 from ludus.runs.checkpoint.format import CHECKPOINTS, LATEST, MANIFEST, Checkpoint
 from ludus.runs.checkpoint.retention import by_score
 from ludus.runs.checkpoint.store import Checkpoints
-from ludus.runs.journal import JOURNAL
-from ludus.runs.recorder import LOG
 from ludus.runs.storage.marker import OWN, is_path
 from ludus.runs.trackers.child import LOCK
 from ludus.runtime.files import PARTIAL
@@ -18,8 +16,6 @@ LEFT_OUT = (OWN, "tensorboard", CHECKPOINTS)
 """Folders that are not walked through: the copying's own, what `ludus track` makes anew, and checkpoints."""
 POINTER = f"{CHECKPOINTS}/{LATEST}"
 """The file that names the step to go on from: it is made for the copy, of what the copy holds."""
-GROWING = (JOURNAL, LOG)
-"""Files that grow; the journal is read last, so that it reaches as far as every checkpoint."""
 
 
 class Stamp(NamedTuple):

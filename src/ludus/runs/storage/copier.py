@@ -5,7 +5,6 @@ all that is there now; then it is replaced, last of all the file that names the 
 names any more is removed.
 """
 
-import hashlib
 import os
 import tempfile
 import threading
@@ -17,8 +16,8 @@ from pathlib import Path
 from ludus.runs.checkpoint.format import CHECKPOINTS
 from ludus.runs.folder import read_identity
 from ludus.runs.journal import JOURNAL
-from ludus.runs.storage.base import PIECE, LocalFile, Pace, RemoteStore, StorageError
-from ludus.runs.storage.contents import GROWING, POINTER, Contents, Stamp, Whole, stamp_of
+from ludus.runs.storage.base import LocalFile, Pace, RemoteStore, StorageError
+from ludus.runs.storage.contents import POINTER, Contents, Stamp, Whole, stamp_of
 from ludus.runs.storage.ledger import Ledger, LedgerFile
 from ludus.runs.storage.marker import Content, Marker, read_marker, spare
 from ludus.runs.storage.places import joined
@@ -65,7 +64,7 @@ class Copier:
         latest, chosen, stamps = self.contents.latest(), self.contents.checkpoints(), self.contents.others()
         is_sure = self.contents.is_sure
         arrived = {step: whole for step, whole in chosen.items() if self._send_new(whole.files)}
-        self._send_new({path: None for path in stamps if path not in GROWING})
+        self._send_new({path: None for path in stamps if path != JOURNAL})
         names = [name for whole in arrived.values() for name in whole.files]
         with ExitStack() as stack:
             opened = self._changed([*names, *(path for path in stamps if path != JOURNAL)], stack)
@@ -231,7 +230,7 @@ class Copier:
         if is_known and not opened:
             self._note()
             return False
-        later = {path: entry for path, entry in opened.items() if path in before and not self._grows(path, entry[1])}
+        later = {path: entry for path, entry in opened.items() if path in before}
         for path, (stamp, source) in opened.items():
             if path not in later:
                 self._send(path, source, stamp)
@@ -246,16 +245,6 @@ class Copier:
         self._note()
         self._remove_unwanted()
         return True
-
-    def _grows(self, path: str, source: LocalFile) -> bool:
-        """Tell whether a file that replaces another one begins with all of it, so that no marker minds."""
-        size, sha256 = self._there[path]
-        if path not in GROWING or not self.store.replaces_whole or source.size < size:
-            return False
-        digest = hashlib.sha256()
-        for offset in range(0, size, PIECE):
-            digest.update(source.read(offset, min(PIECE, size - offset), is_sent=False))
-        return digest.hexdigest() == sha256
 
     def _send_beside(self, paths: list[str], opened: Opened) -> None:
         """Send what is to replace something under its spare name."""

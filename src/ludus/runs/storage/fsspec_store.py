@@ -32,7 +32,6 @@ class FsspecStore:
         """Load the library; LudusError if it or its credentials are missing. Nothing is sent yet."""
         self.name = url.rstrip("/")
         self.scheme = url.partition("://")[0].lower()
-        self.replaces_whole = self.scheme in OBJECT_STORES
         self._fs, self._root = _file_system(url, _options(self.scheme, key_file))
         self._root = self._root.rstrip("/")
         self._made: set[str] = set()

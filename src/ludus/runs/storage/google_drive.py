@@ -42,7 +42,7 @@ class GoogleDrive:
 
     def __init__(self, url: str, key_file: str | None):
         """Read the credentials; LudusError if there are none. Nothing is sent yet."""
-        self.name, self.replaces_whole = url.rstrip("/"), True
+        self.name = url.rstrip("/")
         self._credentials = _credentials(url, _key_file(url, key_file))
         self._local, self._lock = threading.local(), threading.Lock()
         self._connections: list[Any] = []

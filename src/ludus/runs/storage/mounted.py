@@ -22,7 +22,6 @@ class MountedFolder:
         """Touch nothing yet."""
         self.path = path.expanduser().absolute()
         self.name = str(self.path)
-        self.replaces_whole = files.lacking(self.path) is None
 
     def put(self, path: str, source: LocalFile) -> None:
         """Write beside and rename; where that cannot be, write in place."""
