@@ -55,6 +55,14 @@ FOREIGN = {
     "starlette": {"report.live.app", "report.live.auth"},
     "uvicorn": {"report.live.connection", "report.live.server"},
     "minari": {"envs.adapters.minari"},
+    "fsspec": {"runs.storage.fsspec_store"},
+    "botocore": {"runs.storage.fsspec_store"},
+    "s3fs": set(),
+    "gcsfs": set(),
+    "google": {"runs.storage.google_drive"},
+    "google_auth_httplib2": {"runs.storage.google_drive"},
+    "googleapiclient": {"runs.storage.google_drive"},
+    "httplib2": {"runs.storage.google_drive"},
     "mlflow": {"runs.trackers.mlflow.store", "export.mlflow_model", "export.mlflow_policy"},
 }
 """Each foreign library has its own file, so that it can be absent, or exchanged."""
@@ -191,11 +199,12 @@ def test_no_global_random_state():
 def test_public_names():
     assert sorted(ludus.__all__) == [
         "ActorCritic", "Agent", "Algorithm", "BC", "Callback", "CheckpointOptions", "ConvergenceOptions",
-        "DemonstrationReward", "Demonstrations", "Environment", "Evaluation", "GRU", "LearnedReward", "LudusError",
-        "MLP", "Masked", "PPO", "Policy", "PreferenceReward", "RegressionReward", "RewardModel", "SAC", "Settings",
-        "Step", "TrackingOptions", "Trainer", "Transformer", "Update", "evaluate", "load_policy", "load_reward_model",
-        "make_env", "read_demonstrations", "record_demonstrations", "register_algorithm", "register_env",
-        "register_tracker", "write_demonstrations",
+        "DemonstrationReward", "Demonstrations", "Environment", "Evaluation", "GRU", "LearnedReward",
+        "LudusError", "MLP", "Masked", "PPO", "Policy", "PreferenceReward", "RegressionReward", "RewardModel",
+        "SAC", "Settings", "Step", "StorageOptions", "TrackingOptions", "Trainer", "Transformer", "Update",
+        "evaluate", "load_policy", "load_reward_model", "make_env", "read_demonstrations",
+        "record_demonstrations", "register_algorithm", "register_env", "register_tracker",
+        "write_demonstrations",
     ]  # fmt: skip
     assert all(getattr(ludus, name) is not None for name in ludus.__all__)
     assert set(ludus.__all__) <= set(dir(ludus))

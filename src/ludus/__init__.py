@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ludus.envs.registry import make_env, register_env
     from ludus.networks.actor_critic import ActorCritic
     from ludus.networks.builders import GRU, MLP, Transformer
+    from ludus.runs.storage.options import StorageOptions
     from ludus.runs.trackers.base import TrackingOptions
     from ludus.runs.trackers.registry import register_tracker
     from ludus.runtime.demonstration_file import read_demonstrations, write_demonstrations
@@ -63,6 +64,7 @@ __all__ = [
     "RewardModel",
     "Settings",
     "Step",
+    "StorageOptions",
     "TrackingOptions",
     "Trainer",
     "Transformer",
@@ -95,6 +97,7 @@ _HOMES = {
     "envs.registry": ["make_env", "register_env"],
     "networks.actor_critic": ["ActorCritic"],
     "networks.builders": ["GRU", "MLP", "Transformer"],
+    "runs.storage.options": ["StorageOptions"],
     "runs.trackers.base": ["TrackingOptions"],
     "runs.trackers.registry": ["register_tracker"],
     "runtime.demonstration_file": ["read_demonstrations", "write_demonstrations"],

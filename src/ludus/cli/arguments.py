@@ -30,6 +30,11 @@ def add_run(parser: Parser) -> None:
     parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="run folder (default: the newest in runs/)")
 
 
+def add_key_file(parser: Parser) -> None:
+    """Let a verb that goes to a storage be told of credentials."""
+    parser.add_argument("--key-file", metavar="FILE", help="JSON file of a Google service account or OAuth token")
+
+
 def add_allow_code(parser: Parser) -> None:
     """Let a verb follow names of code that a run holds and its user has not used before."""
     parser.add_argument("--allow-code", action=_AllowCode, nargs=0, help="import the code that the run names")

@@ -1,12 +1,19 @@
 """Verbs that show what became of runs: `runs`, `compare`, `report`, `watch` and `track`."""
 
+import contextlib
 import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ludus.cli.arguments import Parser, add_allow_code, add_run, need_mlflow, newest_run
+from ludus.cli.arguments import Parser, add_allow_code, add_key_file, add_run, need_mlflow, newest_run
 from ludus.types import LudusError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from ludus.runs.reader import Row
 
 
 def runs(words: list[str]) -> int:
@@ -20,18 +27,39 @@ def runs(words: list[str]) -> int:
         "were written are counted, and nothing of them is shown.",
         epilog="example: ludus runs sweeps --json | jq '.[] | select(.status == \"killed\") | .name'",
     )
-    parser.add_argument("folder", metavar="RUNS_DIR", type=Path, nargs="?", default=Path("runs"), help="default: runs")
+    where = "a folder (default: runs), or the URL of a storage, as in gdrive://Folder"
+    parser.add_argument("folder", metavar="RUNS_DIR", nargs="?", default="runs", help=where)
     parser.add_argument("--json", action="store_true", help="print a JSON array, one object for each run")
+    add_key_file(parser)
     given = parser.parse_args(words)
     from ludus.report.tables import runs_table
     from ludus.runs.reader import list_runs
+    from ludus.runs.storage.options import scheme_of
 
-    rows = list_runs(given.folder)
+    if scheme_of(given.folder) is None:
+        rows = list_runs(Path(given.folder))
+    else:
+        rows = _copied_runs(given.folder, given.key_file)
     if given.json:
         print(json.dumps([row.plain() for row in rows], indent=2))
     else:
         print(runs_table(rows) if rows else f"no runs in {given.folder} (ludus train makes one)")
     return 0
+
+
+def _copied_runs(url: str, key_file: str | None) -> list["Row"]:
+    """Return the runs of which there are copies at a place; whether one that has not ended is alive is not known."""
+    import tempfile
+    from dataclasses import replace
+
+    from ludus.report.tables import shown
+    from ludus.runs.reader import list_runs
+    from ludus.runs.storage.restore import glance
+
+    with tempfile.TemporaryDirectory() as folder:
+        for problem in glance(url, Path(folder), key_file):
+            print(f"ludus: {shown(problem)}", file=sys.stderr)
+        return [replace(row, status="unended") if row.status == "killed" else row for row in list_runs(Path(folder))]
 
 
 def compare(words: list[str]) -> int:
@@ -64,7 +92,8 @@ def report(words: list[str]) -> int:
         "Where there is a Chromium, or Matplotlib, figures are also written as PNG files beside the page.",
         epilog="example: ludus report runs/pendulum",
     )
-    parser.add_argument("runs", metavar="RUN", type=Path, nargs="*", help="run folders (default: the newest in runs/)")
+    where = "run folders (default: the newest in runs/), or one URL of a copy, as in gdrive://Folder/NAME"
+    parser.add_argument("runs", metavar="RUN", nargs="*", help=where)
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="default: RUN/report/index.html, or beside the runs"
     )
@@ -74,19 +103,23 @@ def report(words: list[str]) -> int:
     parser.add_argument("--checkpoint", metavar="C", help="with --branches: latest, best or a step (default: final)")
     add_allow_code(parser)
     parser.add_argument("--no-images", action="store_true", help="write the page alone, no PNG files")
+    add_key_file(parser)
     given = parser.parse_args(words)
     from ludus.report.html.make import make_report
     from ludus.report.tables import shown
+    from ludus.runs.storage.options import scheme_of
 
-    runs = given.runs or [newest_run()]
-    if given.branches is not None:
-        from ludus.training.value_check import check_values
-
-        for run in runs:
-            print(check_values(run, given.checkpoint, branches=given.branches), flush=True)
-    elif given.checkpoint is not None:
-        raise LudusError(f"--checkpoint={given.checkpoint}: goes with --branches N, which are played by its policy")
-    report = make_report(runs, given.output)
+    with contextlib.ExitStack() as stack:
+        if len(given.runs) == 1 and scheme_of(given.runs[0]):
+            runs = [_copied_run(given.runs[0], given.key_file, stack)]
+            output = given.output or Path(f"{runs[0].name}.html")
+        else:
+            runs, output = [Path(run) for run in given.runs] or [newest_run()], given.output
+        if given.branches is not None:
+            _check_values(runs, given)
+        elif given.checkpoint is not None:
+            raise LudusError(f"--checkpoint={given.checkpoint}: goes with --branches N, which are played by its policy")
+        report = make_report(runs, output)
     print(report.page, flush=True)
     for problem in report.left_out:
         print(f"ludus: {shown(problem)}", file=sys.stderr)
@@ -96,6 +129,25 @@ def report(words: list[str]) -> int:
         except LudusError as error:  # the page is there all the same
             print(f"ludus: no figures as PNG: {error}", file=sys.stderr)
     return 0
+
+
+def _check_values(runs: list[Path], given: "Namespace") -> None:
+    """Hold the critic's values of an episode of each run against rollouts, which its report then shows."""
+    from ludus.training.value_check import check_values
+
+    for run in runs:
+        print(check_values(run, given.checkpoint, branches=given.branches), flush=True)
+
+
+def _copied_run(url: str, key_file: str | None, stack: contextlib.ExitStack) -> Path:
+    """Bring a copy without its checkpoints and films into a folder that the stack removes."""
+    import tempfile
+
+    from ludus.runs.storage.restore import name_in, pull
+
+    run = Path(stack.enter_context(tempfile.TemporaryDirectory())) / name_in(url)
+    pull(url, run, key_file, lambda path: not path.startswith(("checkpoints/", "videos/", "policies/")))
+    return run
 
 
 def watch(words: list[str]) -> int:

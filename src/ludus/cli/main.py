@@ -33,6 +33,8 @@ Train reinforcement-learning agents on any environment.
   track      catch trackers up       ludus track RUN
   report     a page of figures       ludus report RUN
   watch      a live page of runs     ludus watch
+  push       copy a run elsewhere    ludus push RUN gdrive://Folder
+  pull       bring a copy back       ludus pull gdrive://Folder/NAME
   scenarios  sets to train on        ludus scenarios make NAME --count 1000 --out FOLDER
   reward     models of rewards       ludus reward fit --preferences FILE --segments FILE --out MODEL
 
@@ -55,6 +57,8 @@ VERBS = {
     "track": "inspect",
     "report": "inspect",
     "watch": "inspect",
+    "push": "storage",
+    "pull": "storage",
     "scenarios": "scenarios",
     "reward": "reward",
 }

@@ -68,9 +68,10 @@ def resume(words: list[str]) -> int:
     """Go on with a run."""
     parser = Parser(
         prog="ludus resume",
-        usage="ludus resume [RUN] [--from latest|best|STEP] [--fallback] [--allow-code] [key=value ...]",
+        usage="ludus resume [RUN or URL] [--from latest|best|STEP] [--fallback] [--allow-code] [key=value ...]",
         description="Go on with a run from one of its checkpoints, on the same curves and in the same journal. "
-        "Keys that do not change what the saved state means can be given other values, such as total_steps=2e6.",
+        "Keys that do not change what the saved state means can be given other values, such as total_steps=2e6. The "
+        "URL or folder of a copy, as in gdrive://Folder/NAME, is first restored into runs/NAME.",
     )
     parser.add_argument("words", nargs="*", metavar="RUN", help="run folder (default: the newest in runs/)")
     parser.add_argument("--from", dest="start", default="latest", metavar="STEP", help="latest, best or a step")
@@ -78,6 +79,7 @@ def resume(words: list[str]) -> int:
     parser.add_argument("--fallback", action="store_true", help="go on with what is whole, if something is damaged")
     given = parser.parse_intermixed_args(words)
     from ludus.runs.folder import read_config, read_identity
+    from ludus.runs.storage.restore import is_copy, restored
     from ludus.runtime import autotuning
     from ludus.training.config import changes
     from ludus.training.distributed.hosts import joined, led
@@ -86,6 +88,8 @@ def resume(words: list[str]) -> int:
 
     run, rest = _split_run(given.words)
     values = changes(rest)
+    if not isinstance(run, Path) or is_copy(run):
+        run = restored(str(run), values.get("storage.key_file"))
     config = changed(read_config(run), dict(values))
     if hosts.rejoin(run, config):
         return hosts.follow_resumed(run, config)
@@ -134,8 +138,12 @@ def _told(result: "TrainResult", has_left_work: bool) -> int:
     return SIGNALLED.get(result.stopped_by, 0)
 
 
-def _split_run(words: list[str]) -> tuple[Path, list[str]]:
-    """Return the run folder, which may come first, and the words that say key=value."""
+def _split_run(words: list[str]) -> tuple[Path | str, list[str]]:
+    """Return the run folder, or the URL of a copy, which may come first, and the words that say key=value."""
+    from ludus.runs.storage.options import scheme_of
+
+    if words and scheme_of(words[0]) is not None:
+        return words[0], words[1:]
     is_named = bool(words) and ("=" not in words[0] or Path(words[0]).is_dir())
     return (Path(words[0]), words[1:]) if is_named else (newest_run(), words)
 

@@ -9,6 +9,7 @@ a link is refused: nothing is written, cut or removed through it. Links above th
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import shutil
@@ -272,6 +273,38 @@ def sweep(folder: Path) -> None:
     with contextlib.suppress(OSError):
         for path in folder.glob(f"{PARTIAL}*"):
             remove(path)
+
+
+LACKING = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.EIO, errno.EXDEV, errno.ENOLCK)
+"""The errors of file systems that cannot sync, rename or lock."""
+
+
+def lacking(folder: Path) -> str | None:
+    """Return what the file system of a folder cannot do of what a run needs, found out by trying; None if nothing.
+
+    The folder need not be there yet. What cannot be tried says nothing.
+    """
+    above = next((place for place in (folder, *folder.absolute().parents) if place.is_dir()), None)
+    trial, done = Path(above or "/") / f"{PARTIAL}{secrets.token_hex(8)}", "written to"
+    try:
+        file = os.open(trial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError:
+        return None
+    try:
+        done = "locked"
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        done = "synced"
+        os.fsync(file)
+        done = "renamed"
+        os.replace(trial, again := trial.with_name(f"{trial.name}-2"))
+        trial = again
+    except OSError as error:
+        return done if error.errno in LACKING else None
+    finally:
+        os.close(file)
+        with contextlib.suppress(OSError):
+            os.unlink(trial)
+    return None
 
 
 def free_bytes(path: Path) -> int:

@@ -138,6 +138,7 @@ def changes(words: Sequence[str]) -> dict[str, Any]:
     values = {}
     for override in map(parse_single, words):
         key, value = override.key_or_group, override.value()
+        key = full_key(key) if key == "storage" else key
         if key in known:
             _set(config, key, value, known[key], str(override.input_line))
             value = OmegaConf.select(config, key)

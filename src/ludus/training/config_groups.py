@@ -38,7 +38,9 @@ class Names(NamedTuple):
 
 
 def full_key(key: str) -> str:
-    """Return the key for which a shorter one stands: `network` is that of the algorithm, `encoder` the network's."""
+    """Return the key for which a shorter one stands: `network` is that of the algorithm, `storage` for its URL."""
+    if key == "storage":
+        return "storage.url"
     if key == "reward.network":
         return "algorithm/reward/network"
     for name, group in SHORT.items():

@@ -1,6 +1,9 @@
 """Checks before a run begins, and before anything is compiled."""
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 
@@ -8,7 +11,7 @@ from ludus.algorithms.base import Algorithm, check_algorithm
 from ludus.algorithms.hyperparameters import register
 from ludus.envs.base import AnyEnv
 from ludus.runs.folder import RunFolder
-from ludus.runtime import autotuning, secrets
+from ludus.runtime import autotuning, files, secrets
 from ludus.runtime.compilation import default_device
 from ludus.training.budget import Budget
 from ludus.training.distributed import mesh
@@ -61,11 +64,40 @@ def with_threshold(settings: Settings, threshold: float | None) -> Settings:
     return replace(settings, success_return=None if wanted is None else float(wanted))
 
 
+def placed(run_dir: str | Path | None, settings: Settings, say: Callable[[str], None]) -> tuple[Path | None, Settings]:
+    """Return the folder that a run is written to, and settings that go with it.
+
+    Where a cloud's folder is shown as one of the system's, files may not be locked, synced or renamed: then the run is
+    written elsewhere and copied there, unless it is copied to another place anyway.
+    """
+    if run_dir is None or (lacks := files.lacking(Path(run_dir))) is None:
+        return None if run_dir is None else Path(run_dir), settings
+    wanted = Path(run_dir).absolute()
+    if wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
+        raise LudusError(
+            f"run_dir={run_dir}: exists already; choose another folder, or go on with ludus resume {run_dir}"
+        )
+    folders = Path("runs"), Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ludus" / "runs"
+    able = next((folder for folder in folders if files.lacking(folder) is None), None)
+    if able is None:
+        raise LudusError(
+            f"run_dir={run_dir}: files there cannot be {lacks}; give a folder on a disk, and storage={run_dir}"
+        )
+    url = settings.storage.url or str(wanted.parent)
+    say(f"{run_dir}: files there cannot be {lacks}; the run is written to {able / wanted.name} and copied to {url}")
+    return able / wanted.name, replace(settings, storage=replace(settings.storage, url=url))
+
+
 def check_budget(budget: Budget, settings: Settings, steps: int, folder: RunFolder | None) -> None:
     """Refuse a budget that is spent after `steps` already, and what cannot be made without a run folder."""
     if budget.total_steps is not None and budget.total_steps <= steps:
         raise LudusError(f"total_steps={budget.total_steps}: {steps} steps are done already")
     tracking, films = settings.tracking, settings.video_frequency
-    needs_folder = {"tracking.mlflow": tracking.mlflow, "tracking.own": tracking.own, "video_frequency": films}
+    needs_folder = {
+        "tracking.mlflow": tracking.mlflow,
+        "tracking.own": tracking.own,
+        "video_frequency": films,
+        "storage.url": settings.storage.url,
+    }
     if folder is None and (names := [name for name, value in needs_folder.items() if value]):
         raise LudusError(f"{names[0]}: is made from what the run writes down; give run_dir")

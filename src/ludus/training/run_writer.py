@@ -7,6 +7,8 @@ from typing import Any
 
 from ludus.runs.folder import RunFolder
 from ludus.runs.recorder import Recorder
+from ludus.runs.storage.options import StorageOptions
+from ludus.runs.storage.tracker import StorageTracker
 from ludus.runs.trackers.base import TrackingOptions
 from ludus.runs.trackers.registry import trackers
 from ludus.runtime import autotuning
@@ -45,10 +47,14 @@ class RunWriter:
         """The run's folder."""
         return None if self.folder is None else self.folder.path
 
-    def open(self, folder: RunFolder, tracking: TrackingOptions) -> None:
+    def open(self, folder: RunFolder, tracking: TrackingOptions, storage: StorageOptions) -> None:
         """Write everything to this folder from now on."""
         self.record.folder = folder
-        self.record.trackers = trackers(tracking, self.record.console.say)
+        say = self.record.console.say
+        made = trackers(tracking, say)
+        if storage.url is not None:  # the last: it copies what the others leave in the folder
+            made.append(StorageTracker(storage, say))
+        self.record.trackers = made
 
         def note_first(step: int) -> None:
             if folder.identity.get(FIRST) is None:

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from ludus.algorithms.base import Algorithm
 from ludus.runs.recorder import SUCCESS_RULES, RecordOptions
+from ludus.runs.storage.options import StorageOptions
 from ludus.runs.trackers.base import TrackingOptions
 from ludus.runtime import own_parts
 from ludus.training import curriculum
@@ -28,6 +29,7 @@ PARTS: dict[str, Any] = {
     "tracking": TrackingOptions,
     "convergence": ConvergenceOptions,
     "hosts": HostOptions,
+    "storage": StorageOptions,
 }
 """Settings that are groups of settings."""
 
@@ -82,6 +84,8 @@ class Settings:
     """Refuse a policy file with another SHA-256; a run's configuration says which it began with."""
     hosts: HostOptions = field(default_factory=HostOptions)
     """The processes that train it together."""
+    storage: StorageOptions = field(default_factory=StorageOptions)
+    """Where the run is copied to while it trains."""
     curriculum: dict[str, Any] = field(default_factory=dict)
     """What leads parameters of the environment, as in curriculum.difficulty=linear:0:1."""
     callbacks: tuple[Any, ...] = ()
@@ -134,6 +138,7 @@ def plain(settings: Settings) -> dict[str, Any]:
     tracking = settings.tracking
     values = asdict(replace(settings, tracking=replace(tracking, own=()), callbacks=()))
     values["tracking"]["own"] = own_parts.plain(tracking.own)
+    values["storage"]["key_file"] = None  # it belongs to whoever trains, not to the run
     return {**values, "callbacks": own_parts.plain(settings.callbacks)}
 
 

@@ -1,51 +1,40 @@
 """Sends a run to MLflow: beside training in a process of its own, or afterwards (`ludus track`).
 
-`python -m ludus.training.tracking_process RUN` lives as long as its standard input is open, which the training process
-holds; then it sends the rest, as long as MLflow answers, and ends. It speaks in lines of JSON: `say` and `news` are for
-the user, `wait` asks for some seconds, and from the end of the run on shows that there still is somebody.
+`python -m ludus.training.tracking_process RUN` is the process; `runs/trackers/child.py` says how it lives and speaks.
 """
 
 import contextlib
-import fcntl
-import json
-import os
-import sys
-import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ludus.runs.folder import read_identity
 from ludus.runs.journal import TakenBackError
+from ludus.runs.trackers.child import (
+    FIRST_PAUSE,
+    LAST_SECONDS,
+    LONGEST_NAP,
+    LONGEST_PAUSE,
+    Lifeline,
+    Tell,
+    live,
+    only_one,
+)
 from ludus.runs.trackers.cursor import MLFLOW
 from ludus.runs.trackers.mlflow.reach import answers
-from ludus.runs.trackers.mlflow.redaction import redacted
 from ludus.runs.trackers.mlflow.sender import Sender
 from ludus.runs.trackers.mlflow.store import StoreError
-from ludus.runtime import files
 from ludus.types import LudusError
 
 POLL_SECONDS = 1.0
 """How often the journal is looked at."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
-"""Seconds between attempts while MLflow does not answer; each is twice the one before."""
-LONGEST_NAP = 0.5
-"""The same when the run is over: somebody waits."""
-LAST_SECONDS = 1.8
-"""For so long MLflow may not have answered before a process whose run is over gives up."""
-BEAT_SECONDS = 0.2
-"""How often such a process shows that it is there."""
 LONGEST_UPLOAD_SECONDS = 20.0
 """What the training process is asked to wait for while a file is sent."""
 LONGEST_STEP_SECONDS = 300.0
 """What the training process is asked to wait for while policies are played."""
 TRIES = 3
 """How often `ludus track` tries, if nothing works."""
-NICENESS = 10
-LOCK = "lock"
-
-Tell = Callable[..., None]
 
 
 class Follow:
@@ -118,52 +107,6 @@ class Follow:
         self._pause = min(LONGEST_PAUSE, 2 * self._pause)
 
 
-class Lifeline:
-    """Tells when the run is over, and from then on ends this process as soon as MLflow has been silent for too long.
-
-    Whoever waits for a run must not wait for a server that is away: requests to one that hangs take longer than that,
-    so this is another thread's business. It has the last word, or the thread that sends has it, never both.
-    """
-
-    def __init__(self, file: int, tell: Tell, last_words: Callable[[], str]):
-        """Listen from now on; `last_words` are said if the process ends here."""
-        self.is_cut = threading.Event()
-        self._file, self._tell, self._last_words = file, tell, last_words
-        self._answered = 0.0
-        self._has_spoken = threading.Lock()
-        self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
-
-    def last_word(self) -> bool:
-        """Return whether the thread that sends may say how it ended: nothing is said or done here any more then.
-
-        If the last word is being said here, that is waited for, and with it the end of this process.
-        """
-        if self._has_spoken.acquire(blocking=False):
-            return True
-        self._thread.join()
-        return False
-
-    def _listen(self) -> None:
-        while os.read(self._file, 1):
-            pass
-        self._answered = time.monotonic()
-        self.is_cut.set()
-        threading.Thread(target=self._knock, daemon=True).start()
-        while time.monotonic() - self._answered < LAST_SECONDS:
-            time.sleep(BEAT_SECONDS)
-            self._tell(wait=0.0)
-        if self._has_spoken.acquire(blocking=False):
-            self._tell(say=self._last_words())
-            os._exit(0)
-
-    def _knock(self) -> None:
-        while True:
-            if answers(LAST_SECONDS):
-                self._answered = time.monotonic()
-            time.sleep(BEAT_SECONDS)
-
-
 def follow(run: Path, file: int, tell: Tell) -> None:
     """Send a run until nobody holds the other end of this file any more, and then the rest."""
     sender = Sender(run)
@@ -172,8 +115,8 @@ def follow(run: Path, file: int, tell: Tell) -> None:
         missing = f"{rows:,} rows have" if (rows := sender.missing()) else "files and results have"
         return f"MLflow: {missing} not arrived; ludus track {run} sends the rest"
 
-    lifeline = Lifeline(file, tell, last_words)
-    with _only_one(run, lambda: lifeline.is_cut.wait(POLL_SECONDS)) as is_mine:
+    lifeline = Lifeline(file, tell, last_words, answers)
+    with only_one(run / MLFLOW, lambda: lifeline.is_cut.wait(POLL_SECONDS)) as is_mine:
         if not is_mine:
             if lifeline.last_word():
                 tell(say=f"MLflow: another process sends this run; ludus track {run} sends the rest")
@@ -188,7 +131,7 @@ def follow(run: Path, file: int, tell: Tell) -> None:
 
 def track(run: Path) -> str:
     """Bring MLflow up to date with a run that is over; return what to tell the user. LudusError if it cannot be."""
-    with _only_one(run, lambda: True) as is_mine:
+    with only_one(run / MLFLOW, lambda: True) as is_mine:
         if not is_mine:
             raise LudusError(f"{run}: another process is sending it to MLflow; nothing needs to be done")
         told: list[dict[str, Any]] = []
@@ -232,43 +175,9 @@ def _published(sender: Sender, progress: Callable[[], None]) -> str | None:
         return f"MLflow: the policy is no model there ({error})"
 
 
-@contextlib.contextmanager
-def _only_one(run: Path, is_to_give_up: Callable[[], bool]) -> Generator[bool]:
-    """Be the only process that sends a run; wait for another one until told to give up."""
-    files.make_folder(run / MLFLOW)
-    lock = files.open_file(run / MLFLOW / LOCK, os.O_RDWR | os.O_CREAT)
-    try:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if is_to_give_up():
-                    yield False
-                    return
-        files.sweep(run / MLFLOW)
-        yield True
-    finally:
-        os.close(lock)
-
-
 def main() -> NoReturn:
-    """Follow the run that is named, quietly: what this process says is for the one that started it."""
-    os.nice(NICENESS)
-    os.umask(0o077)
-    mouth, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)
-
-    def tell(**message: object) -> None:
-        with contextlib.suppress(OSError):  # nobody listens any more
-            os.write(mouth, json.dumps(message).encode() + b"\n")
-
-    try:
-        follow(Path(sys.argv[1]), 0, tell)
-    except Exception as error:  # a trace would be read by nobody, and may hold secrets
-        what = redacted(f"{type(error).__name__}: {error}")
-        tell(say=f"MLflow: {what}; ludus track {sys.argv[1]} sends the rest")
-    os._exit(0)  # at once: somebody waits, and nothing is left to be done
+    """Follow the run that is named."""
+    live("MLflow", "ludus track", follow)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from ludus.runs.checkpoint.store import Checkpoints
 from ludus.runs.folder import read_config, read_identity
 from ludus.runs.journal import read_journal
 from ludus.runs.metrics import is_timing
+from ludus.runs.storage.options import StorageOptions
 from ludus.runs.trackers.base import TrackingOptions
 from ludus.runtime import autotuning, files, processes
 from ludus.runtime.compilation import cache_in
@@ -73,6 +74,7 @@ def verify_resume(run: str | Path, iterations: int = 3) -> ResumeProof:
         straight, resumed = Path(scratch, "straight"), Path(scratch, "resumed")
         options = CheckpointOptions(every_iterations=iterations, every_minutes=0, keep_last=10, on_error="stop")
         settings: dict[str, Any] = {"checkpoint": options, "tracking": TrackingOptions(tensorboard=False)}
+        settings["storage"] = StorageOptions()  # a proof is nobody's run
         settings |= {"num_checkpoints": 0, "video_frequency": 0, "record_behaviour": False, "verbose": False}
         trainer, _ = rebuilt(Trainer, run, config, run_dir=straight, instead=OWN_CODE, **settings)
         trainer.final_episodes = 0

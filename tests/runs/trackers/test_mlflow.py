@@ -388,7 +388,7 @@ def test_a_run_whose_server_never_answers_is_sent_later(tmp_path, proxy, reader)
     for some in np.array_split(np.arange(200), 50):
         run.append(rows(int(some[0]), int(some[-1]) + 1))
     assert time.perf_counter() - begun < 0.5  # training does not wait
-    process, begun = run.tracker._process, time.perf_counter()
+    process, begun = run.tracker.companion.process, time.perf_counter()
     run.end()
     assert time.perf_counter() - begun < 8  # two seconds, and a busy machine
     assert process.returncode == 0
@@ -412,7 +412,7 @@ def test_a_server_that_stops_answering_holds_nobody_up_at_the_end(tmp_path, prox
     proxy.set(mode)
     run.append(rows(20, 30))
     time.sleep(1.5)  # a request that takes long is under way
-    process, begun = run.tracker._process, time.perf_counter()
+    process, begun = run.tracker.companion.process, time.perf_counter()
     run.end()
     assert time.perf_counter() - begun < 8
     assert process.returncode == 0
@@ -439,8 +439,8 @@ def test_killed_at_any_moment_no_row_is_lost_or_doubled(tmp_path, proxy, reader)
     run.append(rows(50, 90))
     run.wait(lambda: CursorFiles(run.path).load().sending.first == 50)
     run.wait(lambda: any("training goes on" in line for line in run.said))
-    run.tracker._process.kill()
-    run.wait(lambda: run.tracker._process is None)
+    run.tracker.companion.process.kill()
+    run.wait(lambda: run.tracker.companion.process is None)
     assert "its process ended with code -9" in run.said[-1]
     run.end("interrupted")
     proxy.set("pass")
@@ -481,7 +481,7 @@ def killed_trainer(run: Path) -> int:
     """Let a trainer be killed; return the number of the process that sends its run."""
     script = (
         "import os, sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; from test_mlflow import Run, rows\n"
-        "run = Run(Path(sys.argv[1])); run.append(rows(0, 25)); print(run.tracker._process.pid, flush=True)\n"
+        "run = Run(Path(sys.argv[1])); run.append(rows(0, 25)); print(run.tracker.companion.process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
     words = [sys.executable, "-c", script, str(run), str(SUPPORT), str(Path(__file__).parent)]
@@ -523,7 +523,7 @@ def test_an_experiment_that_was_deleted_costs_one_line(tmp_path, proxy, reader):
 def test_a_store_that_cannot_be_used_costs_one_line(tmp_path, uri, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1/")
     run = Run(tmp_path / "bad")
-    run.tracker._process.kill()
+    run.tracker.companion.process.kill()
     run.end("failed")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     done = command("track", str(run.path))

@@ -123,6 +123,12 @@ class Checkpoint:
         record, size = self.record, self._state["size"] + (self.path / MANIFEST).stat().st_size
         return Saved(int(self.path.name), size, tuple(blocks), record.get("score"), record.get("ordinal", 0))
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of every file that it is made of, by its path in the folder of checkpoints."""
+        names = dict.fromkeys(name for blocks in self.blocks for name, _ in self.pieces(blocks))
+        return {f"{BLOCKS}/{name}": name for name in names} | {f"{self.path.name}/{STATE}": self._state["sha256"]}
+
     def stated(self, prefix: str = "") -> dict[str, Shape]:
         """Return the shapes of the arrays it holds, of those whose names begin so."""
         shapes = self.arrays | {name: Shape(shape, dtype) for name, (shape, dtype, _, _) in self.blocks.items()}
