@@ -277,7 +277,7 @@ def test_help_gives_every_key_a_type_a_default_and_a_meaning():
     assert lines["algorithm.accumulation_steps"][1:3] == ["int", "1"]
     names = {f.name for f in dataclasses.fields(config.TrainConfig)} - config.PARTS.keys() - {"sources"}
     names |= {f"{part}.{f.name}" for part, kind in config.PARTS.items() for f in dataclasses.fields(kind)}
-    for algorithm in (ludus.PPO, ludus.SAC):
+    for algorithm in (ludus.PPO, ludus.SAC, ludus.BC):
         names |= {f"algorithm.{f.name}" for f in dataclasses.fields(algorithm)} - {
             "algorithm.network",
             "algorithm.optimizer",
