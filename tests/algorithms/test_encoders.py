@@ -43,7 +43,7 @@ def algorithm_of(name: str, network) -> ludus.PPO | ludus.SAC:
     ("algorithm", "network", "encoder", "share"),
     [
         ("ppo", "mlp", "mlp", None), ("ppo", "gru", "lq", None),
-        ("sac", "mlp", "wayformer", None), ("sac", "gru", "lq", True),
+        ("sac", "mlp", "lq", True), ("sac", "gru", "mlp", True),
     ],
 )  # fmt: skip
 def test_an_encoder_is_trained_and_kept_in_files(tmp_path, algorithm, network, encoder, share):
