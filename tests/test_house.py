@@ -199,12 +199,11 @@ def test_no_global_random_state():
 def test_public_names():
     assert sorted(ludus.__all__) == [
         "ActorCritic", "Agent", "Algorithm", "BC", "Callback", "CheckpointOptions", "ConvergenceOptions",
-        "DemonstrationReward", "Demonstrations", "Environment", "Evaluation", "GRU", "LearnedReward",
-        "LudusError", "MLP", "Masked", "PPO", "Policy", "PreferenceReward", "RegressionReward", "RewardModel",
-        "SAC", "Settings", "Step", "StorageOptions", "TrackingOptions", "Trainer", "Transformer", "Update",
-        "evaluate", "load_policy", "load_reward_model", "make_env", "read_demonstrations",
-        "record_demonstrations", "register_algorithm", "register_env", "register_tracker",
-        "write_demonstrations",
+        "DemonstrationReward", "Demonstrations", "Environment", "Evaluation", "GRU", "LearnedReward", "LudusError",
+        "MLP", "Masked", "PPO", "Policy", "PreferenceReward", "RegressionReward", "RewardModel", "SAC", "Settings",
+        "Step", "StorageOptions", "TrackingOptions", "Trainer", "Transformer", "Update", "evaluate", "load_policy",
+        "load_reward_model", "make_env", "read_demonstrations", "record_demonstrations", "register_algorithm",
+        "register_env", "register_tracker", "write_demonstrations",
     ]  # fmt: skip
     assert all(getattr(ludus, name) is not None for name in ludus.__all__)
     assert set(ludus.__all__) <= set(dir(ludus))

@@ -11,8 +11,6 @@ from ludus.cli.arguments import Parser, add_allow_code, add_key_file, add_run, n
 from ludus.types import LudusError
 
 if TYPE_CHECKING:
-    from argparse import Namespace
-
     from ludus.runs.reader import Row
 
 
@@ -110,13 +108,19 @@ def report(words: list[str]) -> int:
     from ludus.runs.storage.options import scheme_of
 
     with contextlib.ExitStack() as stack:
+        runs, output = [Path(run) for run in given.runs] or [newest_run()], given.output
         if len(given.runs) == 1 and scheme_of(given.runs[0]):
+            if given.branches is not None:
+                raise LudusError(
+                    f"--branches={given.branches}: needs the run's policies; ludus pull {given.runs[0]} first"
+                )
             runs = [_copied_run(given.runs[0], given.key_file, stack)]
-            output = given.output or Path(f"{runs[0].name}.html")
-        else:
-            runs, output = [Path(run) for run in given.runs] or [newest_run()], given.output
+            output = output or Path(f"{runs[0].name}.html")
         if given.branches is not None:
-            _check_values(runs, given)
+            from ludus.training.value_check import check_values
+
+            for run in runs:
+                print(check_values(run, given.checkpoint, branches=given.branches), flush=True)
         elif given.checkpoint is not None:
             raise LudusError(f"--checkpoint={given.checkpoint}: goes with --branches N, which are played by its policy")
         report = make_report(runs, output)
@@ -129,14 +133,6 @@ def report(words: list[str]) -> int:
         except LudusError as error:  # the page is there all the same
             print(f"ludus: no figures as PNG: {error}", file=sys.stderr)
     return 0
-
-
-def _check_values(runs: list[Path], given: "Namespace") -> None:
-    """Hold the critic's values of an episode of each run against rollouts, which its report then shows."""
-    from ludus.training.value_check import check_values
-
-    for run in runs:
-        print(check_values(run, given.checkpoint, branches=given.branches), flush=True)
 
 
 def _copied_run(url: str, key_file: str | None, stack: contextlib.ExitStack) -> Path:

@@ -20,6 +20,8 @@ CHOICES: dict[str, dict[str, type]] = {
 """Keys that choose a whole group of settings, and what there is to choose from."""
 SHORT = {"network": "algorithm/network", "encoder": "algorithm/network/encoder", "reward": "algorithm/reward"}
 """Shorter names of groups, and what they stand for."""
+OTHERS = {"reward.network": "algorithm/reward/network", "storage": "storage.url"}
+"""Other keys for which shorter ones stand."""
 
 
 class Names(NamedTuple):
@@ -38,11 +40,9 @@ class Names(NamedTuple):
 
 
 def full_key(key: str) -> str:
-    """Return the key for which a shorter one stands: `network` is that of the algorithm, `storage` for its URL."""
-    if key == "storage":
-        return "storage.url"
-    if key == "reward.network":
-        return "algorithm/reward/network"
+    """Return the key for which a shorter one stands: `network` is that of the algorithm, `encoder` the network's."""
+    if key in OTHERS:
+        return OTHERS[key]
     for name, group in SHORT.items():
         if key == name:
             return group

@@ -11,6 +11,7 @@ from ludus.algorithms.base import Algorithm, check_algorithm
 from ludus.algorithms.hyperparameters import register
 from ludus.envs.base import AnyEnv
 from ludus.runs.folder import RunFolder
+from ludus.runs.storage.options import StorageOptions
 from ludus.runtime import autotuning, files, secrets
 from ludus.runtime.compilation import default_device
 from ludus.training.budget import Budget
@@ -64,15 +65,15 @@ def with_threshold(settings: Settings, threshold: float | None) -> Settings:
     return replace(settings, success_return=None if wanted is None else float(wanted))
 
 
-def placed(run_dir: str | Path | None, settings: Settings, say: Callable[[str], None]) -> tuple[Path | None, Settings]:
-    """Return the folder that a run is written to, and settings that go with it.
+def placed(run_dir: Path, storage: StorageOptions, say: Callable[[str], None]) -> tuple[Path, StorageOptions]:
+    """Return the folder that a run is written to, and where it is copied to.
 
     Where a cloud's folder is shown as one of the system's, files may not be locked, synced or renamed: then the run is
     written elsewhere and copied there, unless it is copied to another place anyway.
     """
-    if run_dir is None or (lacks := files.lacking(Path(run_dir))) is None:
-        return None if run_dir is None else Path(run_dir), settings
-    wanted = Path(run_dir).absolute()
+    if (lacks := files.lacking(run_dir)) is None:
+        return run_dir, storage
+    wanted = run_dir.absolute()
     if wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
         raise LudusError(
             f"run_dir={run_dir}: exists already; choose another folder, or go on with ludus resume {run_dir}"
@@ -83,9 +84,9 @@ def placed(run_dir: str | Path | None, settings: Settings, say: Callable[[str], 
         raise LudusError(
             f"run_dir={run_dir}: files there cannot be {lacks}; give a folder on a disk, and storage={run_dir}"
         )
-    url = settings.storage.url or str(wanted.parent)
+    url = storage.url or str(wanted.parent)
     say(f"{run_dir}: files there cannot be {lacks}; the run is written to {able / wanted.name} and copied to {url}")
-    return able / wanted.name, replace(settings, storage=replace(settings.storage, url=url))
+    return able / wanted.name, replace(storage, url=url)
 
 
 def check_budget(budget: Budget, settings: Settings, steps: int, folder: RunFolder | None) -> None:

@@ -18,10 +18,12 @@ from ludus.training.checkpoint_writer import FIRST, Keeper
 from ludus.training.distributed.mesh import Devices
 from ludus.training.iteration import TrainState
 from ludus.training.kept_episodes import FINAL_LABEL, Showing
+from ludus.training.preflight import placed
 from ludus.training.progress import Terms, record_of
 from ludus.training.resume_point import ResumePoint
 from ludus.training.run_config import identity_of, made_with
 from ludus.training.schedule import Judge
+from ludus.training.settings import Settings
 from ludus.training.trained import Trained
 from ludus.types import LudusError
 
@@ -35,6 +37,7 @@ class RunWriter:
         """Begin with nothing written."""
         self.record, self.judge, self.keeper = record, judge, keeper
         self.changes, self.showing = changes, showing
+        self._storage: StorageOptions | None = None
         self.devices = devices
 
     @property
@@ -47,9 +50,14 @@ class RunWriter:
         """The run's folder."""
         return None if self.folder is None else self.folder.path
 
+    def create(self, run_dir: str | Path, settings: Settings) -> None:
+        """Write everything to a new folder from now on, which is not made before the run begins."""
+        path, storage = placed(Path(run_dir), settings.storage, self.record.console.say)
+        self.open(RunFolder(path, settings.permissions == "group"), settings.tracking, storage)
+
     def open(self, folder: RunFolder, tracking: TrackingOptions, storage: StorageOptions) -> None:
         """Write everything to this folder from now on."""
-        self.record.folder = folder
+        self.record.folder, self._storage = folder, storage
         say = self.record.console.say
         made = trackers(tracking, say)
         if storage.url is not None:  # the last: it copies what the others leave in the folder
@@ -71,6 +79,8 @@ class RunWriter:
     def begin(self, config: dict[str, Any], seed: int, options: Options, configured_by: Sequence[str]) -> None:
         """Write down what is about to run."""
         first = None if self.folder is None else self.folder.identity.get(FIRST)
+        if self._storage is not None:
+            config = {**config, "storage": {**config["storage"], "url": self._storage.url}}
         self.record.begin(config, identity_of(seed, options, first, configured_by, self.devices))
         if not autotuning.is_measuring():
             self.note_kernels()  # whoever begins again after a kill reads the same

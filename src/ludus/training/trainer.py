@@ -32,7 +32,7 @@ from ludus.training.iteration import Context, TrainState, copied, handed_over
 from ludus.training.kept_episodes import Showing
 from ludus.training.labelling import labelling_of
 from ludus.training.loop import CAPACITY, Loop
-from ludus.training.preflight import check_budget, check_parts, check_secrets, completed, placed
+from ludus.training.preflight import check_budget, check_parts, check_secrets, completed
 from ludus.training.progress import Terms
 from ludus.training.resume_point import ResumePoint
 from ludus.training.retreat import Retreat
@@ -72,10 +72,9 @@ class Trainer:
         compile_clock().lap()
         enable_compilation_cache()
         self.algorithm, self.env = algorithm, (env := env.led(list(settings.curriculum)))
-        settings = completed(settings, algorithm, env)
+        self.settings = settings = completed(settings, algorithm, env)
+        self.loop = Loop(algorithm, env, settings)
         self.record = Recorder(settings.verbose, record_options(algorithm, settings))
-        run_dir, settings = placed(run_dir, settings, self.record.console.say)
-        self.settings, self.loop = settings, Loop(algorithm, env, settings)
         self.changes = Changes(algorithm, self.loop.use, lambda: self.record.counts)
         say = self.record.console.say
         self.keeper = Keeper(settings.checkpoint, settings.num_checkpoints, say, lambda: self.record.counts)
@@ -93,7 +92,7 @@ class Trainer:
         self.writer = RunWriter(self.record, self.judge, self.keeper, self.changes, self.showing, self.loop.devices)
         if run_dir is not None:
             check_secrets(env)
-            self.writer.open(RunFolder(run_dir, settings.permissions == "group"), settings.tracking, settings.storage)
+            self.writer.create(run_dir, settings)
         self.final_episodes = settings.eval_episodes_final
         self.retreat = Retreat()
         self.configured_by: Sequence[str] = ()  # files that its settings came from, for the record
@@ -106,8 +105,10 @@ class Trainer:
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse other parts than those it was made with: programs and record are made for these."""
         if name in ("algorithm", "env", "settings") and name in self.__dict__:
-            advice = "make a new Trainer, and let it go on from this one with `new.learner = old.learner`"
-            raise LudusError(f"trainer.{name}: cannot be exchanged; {advice}")
+            raise LudusError(
+                f"trainer.{name}: cannot be exchanged; make a new Trainer, and let it go on from what this one has "
+                "learnt with `new.learner = old.learner`"
+            )
         super().__setattr__(name, value)
 
     @property
