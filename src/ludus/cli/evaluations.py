@@ -15,7 +15,7 @@ from ludus.types import LudusError, Spec
 LAST = "/last"
 
 
-class Played(NamedTuple):
+class DriverScore(NamedTuple):
     """An evaluation, and the kind of the scenario of each episode where there are any."""
 
     evaluation: Evaluation
@@ -27,7 +27,7 @@ def idle(env: AnyEnv) -> Policy:
     return idle_policy(Spec(env.observation_space, env.action_space, env.num_envs), env.id)
 
 
-def summary(made: Mapping[str, Played]) -> dict[str, Any]:
+def summary(made: Mapping[str, DriverScore]) -> dict[str, Any]:
     """Return means and their intervals; by the name of who drove, where that was asked."""
     told = {}
     for driver, (evaluation, kinds) in made.items():
@@ -38,7 +38,7 @@ def summary(made: Mapping[str, Played]) -> dict[str, Any]:
     return told[""] if list(told) == [""] else told
 
 
-def text(made: Mapping[str, Played]) -> str:
+def text(made: Mapping[str, DriverScore]) -> str:
     """Return a line for each who drove, and where episodes are scenarios their figures with intervals side by side."""
     lines = [f"{driver}: {played.evaluation}" if driver else str(played.evaluation) for driver, played in made.items()]
     if not all(played.kinds for played in made.values()):
@@ -58,7 +58,7 @@ def _cell(mean: float | None, bounds: tuple[float, float] | None) -> str:
     return f"{mean:.3f}" + (f" [{bounds[0]:.3f}, {bounds[1]:.3f}]" if bounds else "")
 
 
-def write_csv(path: Path, made: Mapping[str, Played]) -> None:
+def write_csv(path: Path, made: Mapping[str, DriverScore]) -> None:
     """Write a row for each episode; where episodes are scenarios, with the kind of each."""
     has_kinds, has_drivers = any(played.kinds for played in made.values()), list(made) != [""]
     first = next(iter(made.values())).evaluation

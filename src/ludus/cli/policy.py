@@ -57,7 +57,7 @@ def evaluate(words: list[str]) -> int:
     changes = {"scenarios": given.scenarios, "variant": given.variant}
     changes = {name: value for name, value in changes.items() if value is not None and value != "eval"}
     config = {**config, "env_options": {**(config.get("env_options") or {}), **changes}}
-    made: dict[str, evaluations.Played] = {}
+    made: dict[str, evaluations.DriverScore] = {}
     more = _lookahead(given)
     for driver in [None] if given.driver is None else given.driver.split(","):
         options = config["env_options"] if driver is None else {**config["env_options"], "driver": driver}
@@ -66,7 +66,7 @@ def evaluate(words: list[str]) -> int:
             plays = policy or evaluations.idle(env)
             evaluation = evaluated(plays, env, given.episodes, given.seed, deterministic=not given.stochastic, **more)
             kinds = env.kinds_held_out(len(evaluation.returns))
-        made[driver or ""] = evaluations.Played(evaluation, kinds)
+        made[driver or ""] = evaluations.DriverScore(evaluation, kinds)
     if given.csv is not None:
         evaluations.write_csv(given.csv, made)
     print(json.dumps(strict(evaluations.summary(made))) if given.json else evaluations.text(made))

@@ -105,10 +105,8 @@ class Trainer:
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse other parts than those it was made with: programs and record are made for these."""
         if name in ("algorithm", "env", "settings") and name in self.__dict__:
-            raise LudusError(
-                f"trainer.{name}: cannot be exchanged; make a new Trainer, and let it go on from what this one has "
-                "learnt with `new.learner = old.learner`"
-            )
+            advice = "make a new Trainer, and let it go on from this one with `new.learner = old.learner`"
+            raise LudusError(f"trainer.{name}: cannot be exchanged; {advice}")
         super().__setattr__(name, value)
 
     @property

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ludus.envs.scenarios.driving.dynamics import DT, Follower, Motion, bicycle, follow
+from ludus.envs.scenarios.driving.dynamics import DT, IntelligentDriver, Motion, bicycle, follow
 
 LENGTH = 4.6
 
@@ -52,7 +52,7 @@ def test_a_constant_steering_angle_is_a_circle(steering):
 
 
 def test_idm_at_its_equilibria():
-    who = Follower()
+    who = IntelligentDriver()
     assert follow(who, 12.0, 12.0, 1e6, 0.0) == pytest.approx(0.0, abs=1e-6)
     assert follow(who, 0.0, 12.0, 1e6, 0.0) == pytest.approx(2.0)
     speed = 8.0
@@ -66,7 +66,7 @@ def test_idm_by_its_formula():
     speed, wanted, gap, approach = random.uniform([0, 5, 1, -5], [15, 16, 60, 5], (500, 4)).T
     space = 2.0 + np.maximum(0, speed * 1.2 + speed * approach / (2 * np.sqrt(2.0 * 2.5)))
     expected = np.clip(2.0 * (1 - (speed / wanted) ** 4 - (space / gap) ** 2), -8.0, 2.0)
-    made = jax.jit(lambda *numbers: follow(Follower(), *numbers))(speed, wanted, gap, approach)
+    made = jax.jit(lambda *numbers: follow(IntelligentDriver(), *numbers))(speed, wanted, gap, approach)
     np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -74,7 +74,7 @@ def test_a_column_of_cars_behind_one_that_stops_never_collides():
     def step(state, _):
         place, speed = state
         gap, leading = place[:-1] - place[1:] - 5.0, speed[:-1]
-        push = follow(Follower(), speed[1:], 14.0, gap, speed[1:] - leading)
+        push = follow(IntelligentDriver(), speed[1:], 14.0, gap, speed[1:] - leading)
         pushes = jnp.concatenate([jnp.array([-6.0]), push])
         after = jnp.maximum(speed + pushes * DT, 0.0)
         return (place + 0.5 * (speed + after) * DT, after), gap

@@ -8,22 +8,22 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ludus.envs.scenarios.driving.dynamics import Follower, Motion, follow
+from ludus.envs.scenarios.driving.dynamics import IntelligentDriver, Motion, follow
 from ludus.envs.scenarios.driving.geometry import NEVER, turned
 from ludus.envs.scenarios.driving.roads import Roads, place
-from ludus.envs.scenarios.driving.traffic import SIZE, Around, Ego, Place, stop_gap, suitable, to_leader, yield_gap
+from ludus.envs.scenarios.driving.traffic import SIZE, Around, Ego, LanePlace, stop_gap, suitable, to_leader, yield_gap
 from ludus.types import Array
 
 ACCELERATION, STEERING = 6.0, 0.5
 """What an action of 1 means, m/s^2 and radians."""
-EXPERT = Follower(acceleration=2.0, braking=2.0, time_gap=1.5)
-IDM = Follower()
+EXPERT = IntelligentDriver(acceleration=2.0, braking=2.0, time_gap=1.5)
+IDM = IntelligentDriver()
 DRIVERS = ("agent", "expert", "idm", "constant", "random")
 """Who can drive: the agent's own actions, or a rule in their place."""
 
 
 class View(NamedTuple):
-    """What a driver by rule is told."""
+    """The surroundings that a driver by rule is told of."""
 
     roads: Roads
     motion: Motion
@@ -57,7 +57,7 @@ def constant(view: View) -> jax.Array:
     return jnp.zeros(2)
 
 
-def _common(who: Follower, view: View) -> tuple[jax.Array, jax.Array]:
+def _common(who: IntelligentDriver, view: View) -> tuple[jax.Array, jax.Array]:
     """Return what the stop line and what the car in front would have one accelerate by."""
     roads, ego = view.roads, view.ego
     wanted = suitable(roads, roads.route, ego.route_along)
@@ -67,9 +67,9 @@ def _common(who: Follower, view: View) -> tuple[jax.Array, jax.Array]:
     return follow(who, ego.speed, wanted, line, ego.speed), follow(who, ego.speed, wanted, gap, ego.speed - speed)
 
 
-def _me(view: View) -> Place:
+def _me(view: View) -> LanePlace:
     ego = view.ego
-    return Place(view.roads.route, ego.route_along, ego.speed, 0.5 * SIZE[0], len(view.minds))
+    return LanePlace(view.roads.route, ego.route_along, ego.speed, 0.5 * SIZE[0], len(view.minds))
 
 
 def _action(acceleration: jax.Array, view: View) -> jax.Array:

@@ -19,7 +19,7 @@ class Motion(NamedTuple):
     speed: jax.Array
 
 
-class Follower(NamedTuple):
+class IntelligentDriver(NamedTuple):
     """The parameters of the intelligent driver model, Treiber, Hennecke and Helbing 2000."""
 
     acceleration: Array = 2.0
@@ -54,7 +54,7 @@ def bicycle(motion: Motion, acceleration: Array, steering: Array, length: Array)
     return Motion(moved, speed)
 
 
-def follow(who: Follower, speed: Array, wanted: Array, gap: Array, approach: Array) -> jax.Array:
+def follow(who: IntelligentDriver, speed: Array, wanted: Array, gap: Array, approach: Array) -> jax.Array:
     """Return the acceleration of the intelligent driver model.
 
     `gap` is the free distance to the car in front, and `approach` how much faster one is than that car.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from ludus.envs.scenarios.base import Parameters, Scenario, ScenarioEnvironment, Split
 from ludus.envs.scenarios.driving import drivers, metrics, templates
 from ludus.envs.scenarios.driving.dynamics import DT, Motion
-from ludus.envs.scenarios.driving.observation import Memory, Own, Sizes, flat, observed, remembered, space
+from ludus.envs.scenarios.driving.observation import Own, SeenBefore, Sizes, flat, observed, remembered, space
 from ludus.envs.scenarios.driving.options import checked
 from ludus.envs.scenarios.driving.rewards import ENDING, Happening, ended, reward_of
 from ludus.envs.scenarios.driving.roads import LENGTH, Roads, lights, place
@@ -42,7 +42,7 @@ class State(NamedTuple):
     crew: Crew
     log: Log
     world: World
-    past: Memory
+    past: SeenBefore
     tally: metrics.Tally
     adversary: Adversary
     start: jax.Array
@@ -125,7 +125,7 @@ class Driving(ScenarioEnvironment):
             adversary = adversary_of(of_variant, roads, cars, crew, start)
         own, others = _rows(roads, world)
         steps = max(PAST, self.past_steps)
-        past = Memory(jnp.tile(own, (steps, 1)), jnp.tile(others, (self.object_steps, 1, 1)))
+        past = SeenBefore(jnp.tile(own, (steps, 1)), jnp.tile(others, (self.object_steps, 1, 1)))
         words = jax.random.key_data(of_driver)
         state = State(roads, crew, scenario["log"], world, past, metrics.nothing(), adversary, start, words)
         return state, self._seen(state, jnp.zeros(2))

@@ -27,7 +27,7 @@ VMAX = {**NUPLAN, "lanes": 3.0}
 
 
 class Tally(NamedTuple):
-    """What has happened so far in an episode."""
+    """An episode so far."""
 
     steps: jax.Array
     collision: jax.Array

@@ -67,16 +67,16 @@ def unflatten(row: Array, sizes: Sizes) -> dict[str, Array]:
     return made
 
 
-class Memory(NamedTuple):
+class SeenBefore(NamedTuple):
     """The latest poses with speeds, the newest last: of the car `[H, 4]`, and of those around `[K, N, 4]`."""
 
     own: jax.Array
     others: jax.Array
 
 
-def remembered(past: Memory, own: jax.Array, others: jax.Array) -> Memory:
+def remembered(past: SeenBefore, own: jax.Array, others: jax.Array) -> SeenBefore:
     """Put the newest poses in the place of the oldest."""
-    return Memory(jnp.concatenate([past.own[1:], own[None]]), jnp.concatenate([past.others[1:], others[None]]))
+    return SeenBefore(jnp.concatenate([past.own[1:], own[None]]), jnp.concatenate([past.others[1:], others[None]]))
 
 
 class Own(NamedTuple):
@@ -91,7 +91,7 @@ class Own(NamedTuple):
 
 
 def observed(
-    sizes: Sizes, roads: Roads, past: Memory, crew: Crew, is_there: jax.Array, own: Own, time: Array
+    sizes: Sizes, roads: Roads, past: SeenBefore, crew: Crew, is_there: jax.Array, own: Own, time: Array
 ) -> dict[str, jax.Array]:
     """Return all groups; `is_there` says which of the cars around can be seen."""
     here = past.own[-1]
@@ -113,13 +113,13 @@ def _from(here: jax.Array, points: jax.Array) -> jax.Array:
     return turned(points - here[:2], -here[2])
 
 
-def _past(sizes: Sizes, past: Memory, here: jax.Array) -> jax.Array:
+def _past(sizes: Sizes, past: SeenBefore, here: jax.Array) -> jax.Array:
     own = past.own[-sizes.past_steps :]
     way = heading(own[:, 2] - here[2])
     return jnp.concatenate([_from(here, own[:, :2]) / METRES, way, own[:, 3:] / SPEED], axis=-1)
 
 
-def _objects(sizes: Sizes, past: Memory, is_there: jax.Array, box: jax.Array, here: jax.Array) -> jax.Array:
+def _objects(sizes: Sizes, past: SeenBefore, is_there: jax.Array, box: jax.Array, here: jax.Array) -> jax.Array:
     """Return the nearest cars: for each step x, y and velocity, then cosine and sine, length, width, and 1."""
     now = past.others[-1]
     far = ((now[:, :2] - here[:2]) ** 2).sum(-1)

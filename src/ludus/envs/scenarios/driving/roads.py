@@ -179,7 +179,7 @@ def moved_to(roads: Roads, path: jax.Array, other: jax.Array, along: jax.Array) 
 
 
 class Lights(NamedTuple):
-    """What the light of each path shows."""
+    """Return the phase that the light of each path shows."""
 
     is_red: jax.Array
     is_yellow: jax.Array

@@ -5,12 +5,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ludus.envs.scenarios.driving.dynamics import DT, Follower, follow
+from ludus.envs.scenarios.driving.dynamics import DT, IntelligentDriver, follow
 from ludus.envs.scenarios.driving.geometry import NEVER, turned
 from ludus.envs.scenarios.driving.roads import LENGTH, Roads, lights, moved_to, place
 from ludus.types import Array
 
-DRIVER = Follower()
+DRIVER = IntelligentDriver()
 CANDIDATES = 36
 """So many places are tried for the cars of a scenario."""
 SIZE = (4.6, 1.9)
@@ -51,7 +51,7 @@ class Cars(NamedTuple):
 
 
 class Ego(NamedTuple):
-    """What others see of the car that is driven."""
+    """The car that is driven, as others see it."""
 
     along: jax.Array
     """Where it is on each path, `[R]`; `NEVER` if it is not on it."""
@@ -62,7 +62,7 @@ class Ego(NamedTuple):
 
 
 class Manners(NamedTuple):
-    """What some of the cars do that others do not: one entry for each."""
+    """The ways of some cars that others do not have: one entry for each."""
 
     brakes: jax.Array
     """Brake as hard as they can."""
@@ -90,7 +90,7 @@ def suitable(roads: Roads, path: jax.Array, along: jax.Array) -> jax.Array:
     return one + (at - low) * (two - one)
 
 
-class Place(NamedTuple):
+class LanePlace(NamedTuple):
     """One car on a path, seen as a driver sees itself."""
 
     path: jax.Array
@@ -103,11 +103,11 @@ class Place(NamedTuple):
 
     @property
     def front(self) -> jax.Array:
-        """Where its front is."""
+        """Its front."""
         return self.along + self.half
 
 
-def stop_gap(roads: Roads, time: Array, me: Place) -> jax.Array:
+def stop_gap(roads: Roads, time: Array, me: LanePlace) -> jax.Array:
     """Return the distance to a stop line at which to stop, or `NEVER`.
 
     At yellow those stop that can do so comfortably, at red all that can stop at all.
@@ -142,7 +142,7 @@ def around(roads: Roads, cars: Cars, crew: Crew, ego: Ego, time: Array) -> Aroun
     return Around(path, along, speed, half, jnp.append(is_on_map(cars, crew), True), waits)
 
 
-def to_leader(roads: Roads, me: Place, seen: Around, ego_along: jax.Array) -> tuple[jax.Array, jax.Array]:
+def to_leader(roads: Roads, me: LanePlace, seen: Around, ego_along: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the gap to the next car ahead on a path, and its speed."""
     number = jnp.arange(len(seen.path))
     there = moved_to(roads, me.path, seen.path, seen.along)
@@ -153,7 +153,7 @@ def to_leader(roads: Roads, me: Place, seen: Around, ego_along: jax.Array) -> tu
     return gap[leader], seen.speed[leader]
 
 
-def yield_gap(roads: Roads, me: Place, seen: Around, heeded: jax.Array, feared: Array = False) -> jax.Array:
+def yield_gap(roads: Roads, me: LanePlace, seen: Around, heeded: jax.Array, feared: Array = False) -> jax.Array:
     """Return the distance at which to wait for those that go first where paths meet, or `NEVER`.
 
     `heeded` says for which of the others one would wait at all, and `feared` who goes first whatever the rules say.
@@ -182,7 +182,7 @@ def accelerations(
     def of(who: jax.Array, path: jax.Array) -> jax.Array:
         along = moved_to(roads, path, cars.path[who], cars.along[who])
         along = jnp.where(path == cars.path[who], cars.along[who], along)
-        me = Place(path, along, cars.speed[who], 0.5 * crew.size[who, 0], who)
+        me = LanePlace(path, along, cars.speed[who], 0.5 * crew.size[who, 0], who)
         wanted = crew.eagerness[who] * suitable(roads, path, along)
         gap, leading = to_leader(roads, me, seen, ego.along)
         careful = ~manners.careless[who]
@@ -245,7 +245,7 @@ def change(roads: Roads, cars: Cars, who: Array, path: jax.Array) -> Cars:
 
 
 def placed(key: jax.Array, roads: Roads, ego: Ego, count: int, density: Array) -> tuple[Cars, Crew]:
-    """Place up to `count` cars so that none is too near to another."""
+    """LanePlace up to `count` cars so that none is too near to another."""
     keys = jax.random.split(key, 8)
     weight = jnp.where(roads.is_there, 1.0, 0.0)
     weight = weight * jnp.where(roads.along[roads.route, jnp.arange(len(weight))].min(-1) < NEVER / 2, 1.5, 1.0)
@@ -255,7 +255,7 @@ def placed(key: jax.Array, roads: Roads, ego: Ego, count: int, density: Array) -
     share = jax.random.uniform(keys[4], (CANDIDATES,), float, 0.6, 1.0).at[:CHALLENGERS].set(1.0)
     eagerness = jax.random.uniform(keys[3], (CANDIDATES,), float, 0.75, 1.05).at[:CHALLENGERS].set(1.0)
     speed = eagerness * suitable(roads, path, along) * share
-    room = stop_gap(roads, 0.0, Place(path, along, jnp.zeros(CANDIDATES), 0.5 * size[:, 0]))
+    room = stop_gap(roads, 0.0, LanePlace(path, along, jnp.zeros(CANDIDATES), 0.5 * size[:, 0]))
     speed = jnp.minimum(speed, jnp.sqrt(2 * 2.5 * jnp.maximum(room - 2.0, 0.0)))
     is_wanted = jax.random.uniform(keys[5], (CANDIDATES,)) < density
     point, _ = place(roads, path, along)

@@ -50,7 +50,7 @@ class World(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What an expert did in a scenario, and where the cars around it were."""
+    """The way of an expert through a scenario, and where the cars around it were."""
 
     action: jax.Array
     """`[T, 2]`."""
