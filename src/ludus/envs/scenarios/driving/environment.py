@@ -93,7 +93,7 @@ class Driving(ScenarioEnvironment):
 
     @property
     def sizes(self) -> Sizes:
-        """How much is seen."""
+        """The numbers of things that are seen."""
         return Sizes(*(getattr(self, name) for name in Sizes._fields))
 
     def generate(self, key: jax.Array, split: Split, parameters: Parameters) -> Scenario:
