@@ -21,7 +21,7 @@ STRIDE = 2
 
 
 class Sizes(NamedTuple):
-    """How much of everything is seen."""
+    """The numbers of everything that is seen."""
 
     past_steps: int
     objects: int
@@ -80,7 +80,7 @@ def remembered(past: SeenBefore, own: jax.Array, others: jax.Array) -> SeenBefor
 
 
 class Own(NamedTuple):
-    """What the car knows of itself besides its motion."""
+    """The car as it knows itself, besides its motion."""
 
     along: jax.Array
     """Metres along its route."""
