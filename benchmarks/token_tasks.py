@@ -34,7 +34,7 @@ TASKS = {
     "Copy-v1": f"{TRANSFORMER} {SMALL}",
     "Addition-v1": TRANSFORMER,
     "Brackets-v1": "network=gru algorithm.network.horizon=32",
-    "Sorting-v1": TRANSFORMER,
+    "Sorting-v1": f"{TRANSFORMER} {SMALL} algorithm.network.hidden_sizes=[]",
 }
 """The networks, by the words that choose them."""
 
