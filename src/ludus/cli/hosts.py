@@ -39,11 +39,11 @@ def follow(config: "TrainConfig") -> int:
     """Train under the lead of another process; return the exit code."""
     from ludus.training.budget import Budget
     from ludus.training.config import build
-    from ludus.training.distributed.follower import Follower
+    from ludus.training.distributed.follower import LedTrainer
 
     with _followed():
         parts = build(config)
-        return _told(Follower(parts.algorithm, parts.env, parts.settings).follow(Budget(**parts.budget)))
+        return _told(LedTrainer(parts.algorithm, parts.env, parts.settings).follow(Budget(**parts.budget)))
 
 
 def rejoin(run: Path, config: dict[str, Any]) -> bool:
@@ -75,11 +75,11 @@ def _started(team: "Team | None", devices: object) -> bool:
 
 def follow_resumed(run: Path, config: dict[str, Any]) -> int:
     """Go on with a run under the lead of another process; return the exit code."""
-    from ludus.training.distributed.follower import Follower
+    from ludus.training.distributed.follower import LedTrainer
     from ludus.training.resume import rebuilt
 
     with _followed():
-        follower, budget = rebuilt(Follower, run, config)
+        follower, budget = rebuilt(LedTrainer, run, config)
         return _told(follower.follow(budget))
 
 

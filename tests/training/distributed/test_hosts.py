@@ -78,10 +78,11 @@ class Pair:
         return self.processes[number].wait(within)
 
     def until_saved(self, run: Path) -> None:
-        """Wait until there is a checkpoint."""
+        """Wait until there is a checkpoint, and both have heard of it."""
         until = time.monotonic() + 200
         while time.monotonic() < until and all(process.poll() is None for process in self.processes):
             if run.exists() and Checkpoints(run).steps():
+                time.sleep(5)  # several signs of life, on a busy machine too
                 return
             time.sleep(0.1)
         raise AssertionError(self.said(0) + self.said(1))

@@ -25,7 +25,7 @@ NARROW = 24
 def found() -> dict[str, Any]:
     """What runs on one and on several devices came to, in one process that has eight."""
     words = [sys.executable, "-W", "error", str(SUPPORT / "mesh_runs.py")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=570)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=1500)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

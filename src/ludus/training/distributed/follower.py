@@ -19,7 +19,7 @@ HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Signals that are passed on to the leader, which saves and ends the run for all."""
 
 
-class Follower:
+class LedTrainer:
     """Takes the place of a `Trainer` in a process that writes nothing and decides nothing."""
 
     def __init__(self, algorithm: Algorithm, env: AnyEnv, settings: Settings, *, run_dir: Path | None = None):
