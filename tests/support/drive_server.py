@@ -287,14 +287,12 @@ def _parts(kind: str, body: bytes) -> tuple[dict[str, Any], bytes]:
     """Return what an upload in one request says, and its content."""
     boundary = re.search(r'boundary="?([^";]+)', kind)[1].encode()
     _, first, second, _ = body.split(b"--" + boundary)
-    data = second.partition(b"\n\n")
-    head, content = data[0], data[2]
-    if b"\r\n\r\n" in second:
-        head, _, content = second.partition(b"\r\n\r\n")
-    content = content.removesuffix(b"\n").removesuffix(b"\r")
+    end = b"\r\n" if first.startswith(b"\r\n") else b"\n"
+    head, _, content = second.partition(2 * end)
+    content = content.removesuffix(end)
     if b"base64" in head.lower():
         content = base64.b64decode(content)
-    return json.loads(first.partition(b"\n\n")[2] or first.partition(b"\r\n\r\n")[2]), content
+    return json.loads(first.partition(2 * end)[2]), content
 
 
 def _shown(file: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ludus.envs.base import AnyEnv
 from ludus.runs.folder import RunFolder
 from ludus.runs.recorder import Recorder
 from ludus.runs.storage.options import StorageOptions
@@ -18,7 +19,7 @@ from ludus.training.checkpoint_writer import FIRST, Keeper
 from ludus.training.distributed.mesh import Devices
 from ludus.training.iteration import TrainState
 from ludus.training.kept_episodes import FINAL_LABEL, Showing
-from ludus.training.preflight import placed
+from ludus.training.preflight import check_secrets, placed
 from ludus.training.progress import Terms, record_of
 from ludus.training.resume_point import ResumePoint
 from ludus.training.run_config import identity_of, made_with
@@ -50,8 +51,9 @@ class RunWriter:
         """The run's folder."""
         return None if self.folder is None else self.folder.path
 
-    def create(self, run_dir: str | Path, settings: Settings) -> None:
+    def create(self, run_dir: str | Path, settings: Settings, env: AnyEnv) -> None:
         """Write everything to a new folder from now on, which is not made before the run begins."""
+        check_secrets(env)
         path, storage = placed(Path(run_dir), settings.storage, self.record.console.say)
         self.open(RunFolder(path, settings.permissions == "group"), settings.tracking, storage)
 

@@ -32,7 +32,7 @@ from ludus.training.iteration import Context, TrainState, copied, handed_over
 from ludus.training.kept_episodes import Showing
 from ludus.training.labelling import labelling_of
 from ludus.training.loop import CAPACITY, Loop
-from ludus.training.preflight import check_budget, check_parts, check_secrets, completed
+from ludus.training.preflight import check_budget, check_parts, completed
 from ludus.training.progress import Terms
 from ludus.training.resume_point import ResumePoint
 from ludus.training.retreat import Retreat
@@ -91,8 +91,7 @@ class Trainer:
         )
         self.writer = RunWriter(self.record, self.judge, self.keeper, self.changes, self.showing, self.loop.devices)
         if run_dir is not None:
-            check_secrets(env)
-            self.writer.create(run_dir, settings)
+            self.writer.create(run_dir, settings, env)
         self.final_episodes = settings.eval_episodes_final
         self.retreat = Retreat()
         self.configured_by: Sequence[str] = ()  # files that its settings came from, for the record

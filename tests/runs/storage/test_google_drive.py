@@ -47,7 +47,7 @@ def read(store, path):
 
 def test_a_file_that_is_there_is_updated_and_never_made_twice(drive, key, tmp_path):
     store = GoogleDrive("gdrive://Folder/runs", key)
-    for data in (b"first", b"", b"third", b"x" * (google_drive.PART + 5)):
+    for data in (b"first", b"", b"a\r\n\r\nb\r", b"x" * (google_drive.PART + 5)):
         store.put("a/b.txt", source(data, tmp_path))
         GoogleDrive("gdrive://Folder/runs", key).put("a/b.txt", source(data, tmp_path))  # who does not know the id
         assert drive.below("Folder/runs") == {"a/b.txt": [data]}

@@ -33,7 +33,7 @@ CLOSE = 0.95
 
 
 class Stand(NamedTuple):
-    """Where the car that is driven stands on each path, `[R]`."""
+    """The place of the car that is driven on each path, `[R]`."""
 
     along: jax.Array
     aside: jax.Array
@@ -42,7 +42,7 @@ class Stand(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """What is true of one step."""
+    """The events of one step."""
 
     overlap: jax.Array
     at_fault: jax.Array
