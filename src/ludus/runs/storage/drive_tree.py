@@ -17,7 +17,7 @@ File = dict[str, Any]
 
 
 class DriveTree:
-    """What is known of a folder of Drive and all below it; any number of threads may use it."""
+    """A folder of Drive and all below it, as far as they are known; any number of threads may use it."""
 
     def __init__(
         self,
