@@ -286,5 +286,33 @@ def test_help_gives_every_key_a_type_a_default_and_a_meaning():
     networks = {f"algorithm.network.{f.name}" for builder in builders for f in dataclasses.fields(builder)}
     networks -= {"algorithm.network.encoder"}
     encoders = {f"algorithm.network.encoder.{f.name}" for kind in ENCODERS.values() for f in dataclasses.fields(kind)}
-    assert lines.keys() == names | networks | encoders | {"algorithm/network", "algorithm/network/encoder"}
+    rewards = {f"algorithm.reward.{f.name}" for kind in registry.REWARDS.values() for f in dataclasses.fields(kind)}
+    rewards -= {"algorithm.reward.network"}
+    chosen = set(config.CHOICES) - {"algorithm"}
+    assert lines.keys() == names | networks | encoders | rewards | chosen
     assert all(len(words) > 4 for words in lines.values())
+
+
+@pytest.mark.requirement("S0.20")
+def test_a_reward_is_a_group_of_every_algorithm():
+    words = "reward=preferences reward.labels=50 reward.network=gru reward.network.memory_size=8 reward.alarm=3"
+    made = config.build(config.compose(["env=Pendulum-v1", *words.split()])).algorithm
+    expected = ludus.PreferenceReward(labels=50, network=ludus.GRU(memory_size=8), alarm=3.0)
+    assert isinstance(made, ludus.LearnedReward) and made.reward == expected
+    assert made.algorithm == config.build(config.compose(["env=Pendulum-v1"])).algorithm
+    assert registry.build(registry.describe(made)) == made, "so it is saved, and read again"
+    assert config.build(config.compose(["env=Pendulum-v1", "reward=null"])).algorithm == made.algorithm
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["reward=praise"], "algorithm/reward=praise: must be one of preferences, demonstrations, regression"),
+        (["reward.labels=5"], "algorithm.reward.labels: needs a learned reward; give reward=preferences or"),
+        (["reward=regression", "reward.lables=5"], "algorithm.reward.lables: no such key; did you mean"),
+        (["reward=preferences", "reward.members=0"], "reward.members=0: must be at least 1"),
+    ],
+)
+def test_a_wrong_reward_is_one_line(words, told):
+    with pytest.raises(ludus.LudusError, match=re.escape(told)):
+        config.build(config.compose(["env=Pendulum-v1", *words]))
