@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from mesh_runs import CASES, COUNTS
@@ -110,6 +111,7 @@ def test_what_cannot_be_shared_out_is_one_line(found):
 
 
 def test_more_devices_than_there_are_is_one_line(run):
+    assert jax.device_count() == 1  # JAX runs: or this process would show three from now on
     code, _, said = run(
         "train",
         "env=CartPole-v1",
