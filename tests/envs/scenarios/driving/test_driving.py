@@ -24,7 +24,7 @@ RULES = ("expert", "idm", "constant", "random")
 @pytest.fixture(scope="module")
 def held_out():
     """The first scenarios of the evaluation set, one array for each name."""
-    env = Driving()
+    env = Driving().generator()
     arrays = {name: x[:COUNT] for name, x in Generated(env, "evaluation", 0).up_to(COUNT).items()}
     return jax.tree.map(np.asarray, scenarios_of(env, arrays))
 
@@ -178,9 +178,17 @@ def test_variants_begin_otherwise_and_end_alike_every_time(held_out, variant):
         assert (state.adversary.what != world.NOBODY).mean() > 0.7
 
 
-def test_a_batch_steps_and_begins_anew(held_out):
-    env = ludus.make_env("driving", 4, scenario_length=6)
-    assert env.max_episode_steps == 6 and env.num_held_out == 1000
-    assert not env.makes_starts_ahead
-    names = env.kinds_held_out(5)
-    assert len(names) == 5 and set(names) <= set(Driving.templates["evaluation"])
+def test_options_that_change_no_scenario_share_them():
+    shorter = ludus.make_env("driving", 4, scenario_length=6)
+    assert shorter.max_episode_steps == 6 and shorter.num_held_out == 1000
+    assert not shorter.makes_starts_ahead
+    one, other = Driving(driver="idm", objects=3, reward={"progress": 2.0}), Driving(variant="noisy")
+    assert one != other and one.generator() == other.generator()
+    assert one.generator() != Driving(num_cars=9).generator()
+
+
+@pytest.mark.requirement("S2.29")
+def test_the_kinds_of_scenarios_are_told(held_out):
+    names = ludus.make_env("driving", 4).kinds_held_out(5)
+    every = [*Driving.templates["training"], *Driving.templates["evaluation"]]
+    assert names == [every[number] for number in held_out["roads"].template[:5]]
