@@ -42,6 +42,13 @@ class ScenarioEnvironment(Environment):
         """Make a scenario of one split from a key alone; `parameters` has every name of `self.parameters`."""
         raise NotImplementedError
 
+    def generator(self) -> "ScenarioEnvironment":
+        """Return an environment that generates the same scenarios: one for many whose other options differ.
+
+        Their evaluation set is then generated once.
+        """
+        return self
+
     def begin(self, scenario: Scenario, key: jax.Array) -> tuple[State, Observation]:
         """Start an episode in a scenario: `(state, obs)`."""
         raise NotImplementedError

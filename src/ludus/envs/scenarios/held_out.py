@@ -24,7 +24,7 @@ def held_out(env: ScenarioEnvironment, stored: ScenarioSet | None, first: int, c
     """Return the scenarios `[count, ...]` of the episodes from number `first` on; after the last comes the first."""
     total = num_held_out(env, stored)
     numbers = (first + np.arange(count)) % total
-    arrays = _generated(env).up_to(int(numbers.max()) + 1) if stored is None else rows(env, stored)
+    arrays = _generated(env.generator()).up_to(int(numbers.max()) + 1) if stored is None else rows(env, stored)
     return scenarios_of(env, {name: array[numbers] for name, array in arrays.items()})
 
 

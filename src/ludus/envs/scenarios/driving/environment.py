@@ -31,8 +31,8 @@ from ludus.types import Array, Step
 
 PAST = 5
 """Poses that comfort is judged by."""
-LEAST_PROGRESS = 15.0
-"""Metres that the expert must make, or a scenario is not worth playing."""
+LEAST_SPEED = 15.0 / 8.0
+"""Metres a second that the expert must make, or a scenario is not worth playing."""
 
 
 class State(NamedTuple):
@@ -96,6 +96,10 @@ class Driving(ScenarioEnvironment):
         """The numbers of things that are seen."""
         return Sizes(*(getattr(self, name) for name in Sizes._fields))
 
+    def generator(self) -> "Driving":
+        """Return the environment with the options alone that scenarios depend on."""
+        return Driving(others=self.others, num_cars=self.num_cars, scenario_length=self.scenario_length, objects=1)
+
     def generate(self, key: jax.Array, split: Split, parameters: Parameters) -> Scenario:
         """Draw roads and cars, and record how an expert drives there."""
         of_roads, of_cars = jax.random.split(key)
@@ -106,7 +110,7 @@ class Driving(ScenarioEnvironment):
 
     def is_usable(self, scenario: Scenario) -> Array:
         """Return whether there is a route that an expert drives well and that leads somewhere."""
-        return scenario["log"].is_clean & (scenario["log"].progress > LEAST_PROGRESS)
+        return scenario["log"].is_clean & (scenario["log"].progress > LEAST_SPEED * DT * self.scenario_length)
 
     def template(self, scenario: Scenario) -> Array:
         """Return which kind of road it is."""
