@@ -9,7 +9,7 @@ from places import ROOT
 
 pytestmark = pytest.mark.slow
 
-SHORT = {"15_sequence_training": ["2"]}
+SHORT = {"14_sequence_training": ["2"]}
 """Arguments that make long examples short."""
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 

@@ -1,6 +1,6 @@
 """A policy of sequences and its critic, trained in place on the rewards of a reward model.
 
-1,000 iterations take some minutes on two cores; `python 15_sequence_training.py 20` makes 20 of them.
+1,000 iterations take some minutes on two cores; `python 14_sequence_training.py 20` makes 20 of them.
 """
 
 import sys
