@@ -126,6 +126,6 @@ def test_keys_exist(page):
     known |= keys_of(ludus.PPO) | keys_of(ludus.SAC) | {"preset", "algorithm/network"}
     groups = {key.partition(".")[0] for key in known if "." in key}
     words = [word for name in quoted(page) for word in name.split()]
-    for key in (match[1] for word in words if (match := re.match(r"([a-z]\w*(?:\.\w+)+)(?:=|$)", word))):
+    for key in (match[1] for word in words if (match := re.match(r"([a-z]\w*(?:\.(?!py\b)\w+)+)(?:=|$)", word))):
         if key.partition(".")[0] in groups - {"env_options"}:
             assert key in known or key.startswith("algorithm.network.") or key == "algorithm.my_field", key
