@@ -70,7 +70,7 @@ def of_window(window: int, steps: int) -> dict[str, Any]:
 
 def in_own_process(window: int, steps: int) -> dict[str, Any]:
     """Measure one window where no other has left anything in memory."""
-    command = [sys.executable, __file__, "--one", str(window), "--steps", str(steps)]
+    command = [sys.executable, __file__, "windows", "--one", str(window), "--steps", str(steps)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -189,7 +189,7 @@ def document(repeats: int, iterations: int) -> dict[str, Any]:
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=["windows", "document"], default=[])
+    parser.add_argument("parts", nargs="+", choices=["windows", "document"])
     parser.add_argument("--windows", type=int, nargs="+", default=[10, 32, 128, 512])
     parser.add_argument("--steps", type=int, default=8 * ENVS * EPISODE, help="environment steps that are timed")
     parser.add_argument("--repeats", type=int, default=3)
