@@ -1,10 +1,11 @@
 """Driving: how fast the simulator and training on it are, and what the drivers by rule reach. Prints JSON.
 
-    python benchmarks/driving.py speed [--envs 1 16 256 4096] [--seconds 5] [--train ppo sac]
+    python benchmarks/driving.py speed [--envs 1 16 256 4096] [--seconds 5] [--train ppo sac] [--scenarios FOLDER]
     python benchmarks/driving.py drivers [--episodes 1000] [--variant none noisy adversarial]
 
-`speed` counts steps of one car in one scenario: `simulator` steps with actions given, observations made and ended
-episodes started anew; `train` is the whole of an algorithm's iteration. Needs jax, flax, optax and numpy alone.
+`speed` counts steps of one car in one scenario: `simulator` steps with actions by chance, observations made and ended
+episodes started anew, in scenarios that are generated meanwhile or, far faster, in those of a stored set; `train` is
+the whole of an algorithm's iteration. Needs jax, flax, optax and numpy; a stored set needs safetensors besides.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from ludus.envs.scenarios.driving.roads import lights
 from ludus.envs.scenarios.held_out import Generated
 from ludus.envs.scenarios.shards import digests_of
 from ludus.envs.scenarios.stored import scenarios_of
-from ludus.types import Spec
+from ludus.types import Course, Spec
 
 STEPS = 40
 
@@ -40,19 +41,20 @@ def main() -> None:
     parser.add_argument("--train", nargs="*", default=["ppo", "sac"])
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--variant", nargs="+", default=["none"])
+    parser.add_argument("--scenarios", help="a stored set of driving scenarios; without it they are generated")
     given = parser.parse_args()
     about = {"jax": jax.__version__, "device": jax.devices()[0].device_kind, "cpu": platform.machine()}
-    made = speed(given.envs, given.seconds, given.train) if given.what == "speed" else drivers(given)
-    print(json.dumps({**about, **made}, indent=2))
+    told = speed(given.envs, given.seconds, given.train, given.scenarios) if given.what == "speed" else drivers(given)
+    print(json.dumps({**about, **told}, indent=2))
 
 
-def speed(counts: list[int], seconds: float, train: list[str]) -> dict[str, Any]:
+def speed(counts: list[int], seconds: float, train: list[str], stored: str | None) -> dict[str, Any]:
     """Return steps a second for numbers of scenarios that are played side by side."""
     env = ludus.make_env("driving")
     scenario = jax.eval_shape(lambda key: env.env.generate(key, "training", env.env.parameters), jax.random.key(0))
     size = sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(scenario))
-    simulator = {str(count): simulated(count, seconds) for count in counts}
-    learning = {name: {str(count): trained(name, count, seconds) for count in counts} for name in train}
+    simulator = {str(count): simulated(count, seconds, stored) for count in counts}
+    learning = {name: {str(count): trained(name, count, seconds, stored) for count in counts} for name in train}
     return {
         "observation": env.observation_space.shape[0],
         "bytes_per_scenario": size,
@@ -61,39 +63,49 @@ def speed(counts: list[int], seconds: float, train: list[str]) -> dict[str, Any]
     }
 
 
-def simulated(count: int, seconds: float) -> dict[str, float]:
+def made(count: int, stored: str | None) -> Any:
+    """Make environments whose scenarios are generated, or come from a set."""
+    return ludus.make_env("driving", count, **({} if stored is None else {"scenarios": stored}))
+
+
+def simulated(count: int, seconds: float, stored: str | None) -> dict[str, float]:
     """Step `count` scenarios with random actions."""
-    env = ludus.make_env("driving", count)
+    env = made(count, stored)
+    supply = env.supply(0)
+    course = Course({}, starts=supply.first(), data=supply.data)
 
     @jax.jit
-    def roll(state: Any, key: jax.Array) -> Any:
+    def roll(state: Any, key: jax.Array, course: Course) -> Any:
+        chances = env.chances(course)
+
         def step(state: Any, key: jax.Array) -> Any:
             of_action, of_step, of_start = jax.random.split(key, 3)
             action = jax.random.uniform(of_action, (count, 2), float, -1.0, 1.0)
             keys, starts = jax.random.split(of_step, count), jax.random.split(of_start, count)
-            state, outcome = env.step(state, action, Draw(keys, starts))
+            state, outcome = env.step(state, action, Draw(keys, starts), chances)
             return state, outcome.reward.sum()
 
         return jax.lax.scan(step, state, jax.random.split(key, STEPS))
 
     began = time.perf_counter()
-    state = jax.block_until_ready(jax.jit(env.reset)(jax.random.split(jax.random.key(0), count)))
-    state, _ = jax.block_until_ready(roll(state, jax.random.key(1)))
+    begin = jax.jit(lambda keys, course: env.reset(keys, env.chances(course)))
+    state = jax.block_until_ready(begin(jax.random.split(jax.random.key(0), count), course))
+    state, _ = jax.block_until_ready(roll(state, jax.random.key(1), course))
     compiled, rounds, began = time.perf_counter() - began, 0, time.perf_counter()
     while time.perf_counter() - began < seconds or rounds < 2:
-        state, _ = jax.block_until_ready(roll(state, jax.random.key(2 + rounds)))
+        state, _ = jax.block_until_ready(roll(state, jax.random.key(2 + rounds), course))
         rounds += 1
     steps = rounds * STEPS * count / (time.perf_counter() - began)
     return {"steps_per_second": round(steps), "first_seconds": round(compiled, 1)}
 
 
-def trained(name: str, count: int, seconds: float) -> dict[str, float]:
+def trained(name: str, count: int, seconds: float, stored: str | None) -> dict[str, float]:
     """Train for a while and return the pace of the later half."""
     algorithm: Any = ludus.PPO(batch_size=max(1024, 32 * count), minibatch_size=max(256, 8 * count))
     if name == "sac":
         algorithm = ludus.SAC(learning_starts=count, replay_size=100_000)
     settings = ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False)
-    trainer = ludus.Trainer(algorithm, ludus.make_env("driving", count), settings)
+    trainer = ludus.Trainer(algorithm, made(count, stored), settings)
     length = algorithm.rollout_length(count) * count
     steps, began = 0, time.perf_counter()
     trainer.train(total_steps=length)
