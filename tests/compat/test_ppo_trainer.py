@@ -206,7 +206,7 @@ def test_log_frequency_one_prints_every_episode(tmp_path, capsys):
     assert lines == [str(n + 1) for n in range(results["total_episodes"])]
 
 
-@pytest.mark.requirement("S1.12")
+@pytest.mark.requirement("S1.12", "S0.12")
 def test_an_episode_is_equal_columns_with_true_successors(tmp_path):
     data = small(tmp_path).collect_episode()
     assert all(isinstance(column, jax.Array) for column in data.values())

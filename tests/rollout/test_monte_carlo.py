@@ -53,6 +53,7 @@ def program(env, extent):
 CHAIN = JaxEnv(Chain(), 2, "chain")
 
 
+@pytest.mark.requirement("S0.12")
 def test_a_rollout_holds_states_actions_log_probabilities_and_rewards_until_the_end():
     steps = roll_out(Coin(1.0), CHAIN, (), at_states(CHAIN, [0, 2]), KEY, depth=5, branches=3)
     assert steps.obs.shape == (5, 3, 2, 1) and steps.extras["log_prob"].shape == steps.action.shape == (5, 3, 2)
