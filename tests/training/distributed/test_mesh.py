@@ -82,7 +82,8 @@ def test_a_run_goes_on_exactly_on_as_many_devices_and_nearly_on_others(found, ca
     assert on["journal"]
     assert on["levels"] == {"same": ["exact"], "elastic": ["devices", "devices"], "one": ["exact", "exact"]}
     assert 0 < on["elastic"] < 0.01
-    assert on["devices"] == 8
+    assert on["named"] == 8
+    assert on["devices"] == [8]
     assert on["equal"]
     assert on["shares"] == [8]
 
