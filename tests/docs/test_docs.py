@@ -204,7 +204,11 @@ def test_commands_that_read_runs_run(tmp_path, monkeypatch, capsys):
         if words[0] == "ludus" and words[1] in ("runs", "compare", "report"):
             for i, run in enumerate(word for word in words[2:] if word.startswith("runs/")):
                 if not Path(run).exists():
-                    make_run(Path(run), learning_rows(20), seed=i)
+                    if "--branches" in words:  # a policy plays: it is trained, as the page says
+                        before = next(words for words in TRAINING if f"run_dir={run}" in words)
+                        assert main([*before[1:], "total_steps=1", "verbose=false"]) == 0
+                    else:
+                        make_run(Path(run), learning_rows(20), seed=i)
             assert main([*words[1:], *(["--no-images"] if words[1] == "report" else [])]) == 0
 
 

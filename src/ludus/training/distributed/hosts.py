@@ -101,7 +101,8 @@ class Team:
             raise
         finally:
             self._longest, self._since = max(self._longest, time.monotonic() - self._since), None
-            self._limit = max(self.timeout, 10 * self._longest)
+            # Later than the silence of a process that was stopped within this step: that says more.
+            self._limit = max(self.timeout + 3 * BEAT_SECONDS, 10 * self._longest)
 
     def pass_on(self, number: int, _: object = None) -> None:
         """Let the leader hear of a signal that came here: it saves, and ends the run for all."""
