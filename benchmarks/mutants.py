@@ -29,6 +29,8 @@ from mistakes import MUTANTS, Mutant
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path("src") / "ludus"
 TIMEOUT = 900
+PATIENCE = 5
+"""A mistake may make a loop endless: tests that take so many times as long as without it, and a minute, have failed."""
 GOAL = 0.95
 
 
@@ -55,7 +57,8 @@ def _run_all(given: argparse.Namespace, tree: Path) -> int:
     def outcome(name: str, mutant: Mutant | None, tests: tuple[str, ...]) -> str:
         key = _key(tree, mutant, tests)
         if key not in results:
-            results[key] = _trial(tree, mutant, tests)
+            unchanged = results[_key(tree, None, tests)]["seconds"] if mutant else TIMEOUT
+            results[key] = _trial(tree, mutant, tests, min(TIMEOUT, PATIENCE * unchanged + 60))
             given.results.parent.mkdir(parents=True, exist_ok=True)
             partial = given.results.with_suffix(".partial")
             partial.write_text(json.dumps(results))
@@ -86,7 +89,7 @@ def _report(chosen: list[Mutant], outcomes: dict[Mutant, str], baseline: dict[tu
     return 2 if broken else int(killed < GOAL * len(chosen))
 
 
-def _trial(unchanged: Path, mutant: Mutant | None, tests: tuple[str, ...]) -> dict[str, Any]:
+def _trial(unchanged: Path, mutant: Mutant | None, tests: tuple[str, ...], limit: float) -> dict[str, Any]:
     """Run the tests in a copy of the tree with one mistake in it."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="ludus-mutant-") as folder:
@@ -95,11 +98,12 @@ def _trial(unchanged: Path, mutant: Mutant | None, tests: tuple[str, ...]) -> di
             path = tree / PACKAGE / mutant.file
             path.write_text(path.read_text().replace(mutant.old, mutant.new))
         cache = {"JAX_COMPILATION_CACHE_DIR": str(ROOT / ".pytest_cache" / "xla-mutants")}
-        environment = {**cache, **os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        path = os.pathsep.join([str(tree / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**cache, **os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
         process = subprocess.Popen(command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
-            printed, code = process.communicate(timeout=TIMEOUT)[0].decode(), process.returncode
+            printed, code = process.communicate(timeout=limit)[0].decode(), process.returncode
         except subprocess.TimeoutExpired:
             process.kill()
             printed, code = process.communicate()[0].decode(), 1
@@ -120,13 +124,13 @@ def _copied(source: Path, target: Path) -> Path:
 def _key(tree: Path, mutant: Mutant | None, tests: tuple[str, ...]) -> str:
     """Hash of what a result depends on: the mistake, its file and its tests; without one, the whole package."""
     package = [tree / PACKAGE / mutant.file] if mutant else sorted((tree / PACKAGE).rglob("*.py"))
-    selected = _with_helpers([tree / test.partition("::")[0] for test in tests], tree / "tests")
+    selected = _with_helpers([tree / test.partition("::")[0] for test in tests], tree / "tests" / "support")
     parts = [*(mutant or ())[:4], *tests, *(path.read_text() for path in (*package, *selected))]
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
 
 def _with_helpers(files: list[Path], folder: Path) -> list[Path]:
-    """Return the files and every module beside the tests that they import, or that those do."""
+    """Return the files and every helper module of the tests that they import, or that those do."""
     found = list(dict.fromkeys(files))
     for path in found:  # which grows on the way
         names = re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
