@@ -230,9 +230,14 @@ def test_own_names_on_the_command_line_through_every_verb(elsewhere):
         ("algorithm=json:JSONEncoder algorithm.gamma=0.9", "algorithm=JSONEncoder: must be an algorithm such as"),
     ],
 )
-def test_what_is_wrong_with_an_own_name_is_one_line(elsewhere, word, message):
-    call, _ = elsewhere
-    code, _, said = call("train", *SMALL, *word.split())
+def test_what_is_wrong_with_an_own_name_is_one_line(run, tmp_path, monkeypatch, word, message):
+    (tmp_path / "mine.py").write_text(SUPPORT.joinpath("own_algorithms.py").read_text())
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        code, _, said = run("train", *SMALL, *word.split())
+    finally:
+        sys.modules.pop("mine", None)
     assert code == 2 and message in said and said.count("\n") == 1, said
 
 
