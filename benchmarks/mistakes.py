@@ -237,7 +237,7 @@ MUTANTS = [
            '- self.entropy_coef * means["entropy"]', '+ self.entropy_coef * means["entropy"]', PPO),
     Mutant("advantages are not standardised", "algorithms/ppo.py",
            "advantage=standardize(part.advantage, weight)", "advantage=part.advantage", PPO),
-    Mutant("the target is the advantage", "algorithms/ppo.py",
+    Mutant("the target is the advantage", "algorithms/samples.py",
            "target = advantage + value\n", "target = advantage\n", PPO),
     Mutant("gradients are scaled up to the limit", "algorithms/optimizer.py",
            "jnp.minimum(1.0, most / (optax.tree.norm(gradient) + 1e-8))",

@@ -11,7 +11,7 @@ from places import SUPPORT
 
 pytestmark = pytest.mark.slow
 
-KILLS = 12
+KILLS = 16
 """`benchmarks/kills.py` has as many as one likes."""
 
 

@@ -106,6 +106,14 @@ def entries_of_critic(network: Network) -> jax.Array:
     return jnp.concatenate([jnp.full(sum(size for _, size in run), is_own) for is_own, run in runs])
 
 
+def rates_of_parts(network: Network, rate: Array, critic_rate: Array | None) -> tuple[Array, Array]:
+    """Return Adam's step size for each entry of that vector, and which entries have a norm of their own to clip by."""
+    if critic_rate is None:
+        return rate, None
+    apart = entries_of_critic(network)
+    return jnp.where(apart, critic_rate, rate), apart
+
+
 def without_optimizer(algorithm: Kind) -> Kind:
     """Return an algorithm without the user's optimiser, which only learning needs and no file can hold."""
     return algorithm if algorithm.optimizer is None else replace(algorithm, optimizer=None)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ludus.algorithms.advantages import branch_advantages, generalized_advantages
+from ludus.algorithms.advantages import branch_advantages
 from ludus.algorithms.base import Algorithm, Update
 from ludus.algorithms.diagnostics import Learnt, update_diagnostics
 from ludus.algorithms.finite_checks import first_fault, unless_faulty
@@ -26,17 +26,13 @@ from ludus.algorithms.minibatch import accumulated, blank_padding, scan_minibatc
 from ludus.algorithms.normalize import (
     empty_statistics,
     explained_variance,
-    location_and_scale,
-    measure,
-    normalize,
-    standard_deviation,
     standardize,
     update_statistics,
 )
 from ludus.algorithms.observations import observation_statistics, without_masks
-from ludus.algorithms.optimizer import Optimizer, entries_of_critic, over_vector, without_optimizer
+from ludus.algorithms.optimizer import Optimizer, over_vector, rates_of_parts, without_optimizer
 from ludus.algorithms.ppo_state import EpochState, PPOCritic, PPOPolicy, PPOState, blank_memory
-from ludus.algorithms.samples import Estimates, Samples, features_of, samples_of, scaled_rewards, values_along
+from ludus.algorithms.samples import Estimates, Samples, estimates_along, features_of, samples_of, scaled_rewards
 from ludus.algorithms.saturation import ppo_saturation
 from ludus.algorithms.schedules import Schedule
 from ludus.algorithms.validation import check_ppo, check_ppo_devices, check_ppo_settings
@@ -45,12 +41,10 @@ from ludus.networks.action_scaling import to_environment
 from ludus.networks.builders import MLP, NetworkBuilder
 from ludus.networks.distributions import restricted, sampling_noise
 from ludus.networks.dropout import with_dropout
-from ludus.networks.layers import Part
 from ludus.networks.network import Leaves, Network, network_for
-from ludus.networks.recurrence import memory_of
 from ludus.runtime import placement
 from ludus.runtime.packing import MetricVector
-from ludus.types import Array, Branching, Mode, Rollout, Spec, Transition, Tree, split_mask
+from ludus.types import Array, Branching, Mode, Rollout, Spec, Transition, Tree
 
 METRICS = {
     "policy_loss": "mean of -min(r A, clip(r, 1-eps, 1+eps) A) over minibatches",
@@ -167,8 +161,7 @@ class PPO(Algorithm):
 
     def initial_memory(self, policy: PPOPolicy | PPOCritic, n: int) -> Tree:
         """Whatever the actor, or the critic, remembers at the start of an episode."""
-        part: Part = "critic" if isinstance(policy, PPOCritic) else "actor"
-        return memory_of(policy.network.merge(policy.parameters), part).initial_memory(n)
+        return policy.initial_memory(n)
 
     def noise(self, policy: PPOPolicy, key: jax.Array, shape: tuple[int, ...]) -> Tree:
         """Noise for `shape` sampled actions."""
@@ -184,20 +177,11 @@ class PPO(Algorithm):
 
     def distribution(self, policy: PPOPolicy, memory: Tree, obs: Tree) -> tuple[Tree, Any]:
         """Return the new memory and the distribution over actions."""
-        module, (obs, mask) = policy.network.merge(policy.parameters), split_mask(obs)
-        memory, features = memory_of(module, "actor").remember(memory, normalize(policy.observations, obs))
-        return memory, restricted(policy.network.spec.action_space, module.actor(features), mask)
+        return policy.step(memory, obs)
 
     def value(self, critic: PPOCritic, memory: Tree, obs: Tree, action: Tree = None) -> tuple[Tree, jax.Array]:
-        """Return the new memory and the values of observations, in units of the environment's rewards.
-
-        With normalised rewards, one that was clipped counts as `CLIP` deviations in it.
-        """
-        module, (obs, _) = critic.network.merge(critic.parameters), split_mask(obs)
-        memory, features = memory_of(module, "critic").remember(memory, normalize(critic.observations, obs))
-        mean, scale = location_and_scale(critic.returns)
-        value = mean + scale * module.critic(features)
-        return memory, value if critic.rewards is None else value * standard_deviation(critic.rewards)
+        """Return the new memory and the values of observations, in units of the environment's rewards."""
+        return critic.step(memory, obs)
 
     def update(self, state: PPOState, rollout: Rollout, key: jax.Array) -> Update:
         """Advantages once, then epochs of shuffled minibatches; statistics last: all epochs see the old ones."""
@@ -230,19 +214,7 @@ class PPO(Algorithm):
 
     def _estimates(self, state: PPOState, steps: Transition, rollout: Rollout) -> Estimates:
         """Values of states and of their true successors, then advantages and targets `[T, B]`."""
-        along = values_along(state, steps, rollout, self._segment(len(steps.reward)))
-        mean, scale = location_and_scale(state.returns)
-        value, next_value = mean + scale * along.values
-        advantage = generalized_advantages(
-            steps.reward, value, next_value, steps.terminated, steps.truncated, self.gamma, self.gae_lambda
-        )
-        target = advantage + value
-        if state.returns is None:
-            return Estimates(value, advantage, target, None, along.memories, along.critic_memory)
-        returns = update_statistics(state.returns, target, steps.valid)
-        mean, scale = location_and_scale(measure(state.returns, returns))
-        target = (target - mean) / scale
-        return Estimates(along.values[0], advantage, target, returns, along.memories, along.critic_memory)
+        return estimates_along(state, steps, rollout, self._segment(len(steps.reward)), self.gamma, self.gae_lambda)
 
     def _segment(self, steps: int) -> int:
         """Return how many steps of a rollout are learnt from in one piece: if not given, as many as fit, all alike."""
@@ -308,11 +280,8 @@ class PPO(Algorithm):
     def _optimizer(self, network: Network, annealing: Array = 1.0) -> Optimizer:
         """Over one vector of all parameters; Adam's epsilon is detail 3."""
         own = None if self.optimizer is None else over_vector(self.optimizer, network)
-        if self.critic_learning_rate is None:
-            return Optimizer(self.learning_rate, own, annealing, self.max_grad_norm, epsilon=1e-5)
-        apart = entries_of_critic(network)
-        step_size = jnp.where(apart, self.critic_learning_rate, self.learning_rate)
-        return Optimizer(step_size, own, annealing, self.max_grad_norm, 1e-5, apart)
+        rate, apart = rates_of_parts(network, self.learning_rate, self.critic_learning_rate)
+        return Optimizer(rate, own, annealing, self.max_grad_norm, 1e-5, apart)
 
     def _loss(
         self, parameters: Leaves, network: Network, part: Samples, dropout: jax.Array | None = None

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ludus.algorithms.normalize import RunningStatistics
+from ludus.algorithms.normalize import RunningStatistics, location_and_scale, normalize, standard_deviation
+from ludus.networks.distributions import Distribution, restricted
 from ludus.networks.network import Leaves, Network
 from ludus.networks.recurrence import memory_of
-from ludus.types import Tree
+from ludus.types import Tree, split_mask
 
 
 @jax.tree_util.register_dataclass
@@ -24,6 +25,16 @@ class PPOPolicy:
     observations: Tree
     network: Network = field(metadata={"static": True})
 
+    def initial_memory(self, n: int) -> Tree:
+        """Whatever the actor remembers at the start of an episode."""
+        return memory_of(self.network.merge(self.parameters), "actor").initial_memory(n)
+
+    def step(self, memory: Tree, obs: Tree) -> tuple[Tree, Distribution]:
+        """Return the new memory and the distribution over actions."""
+        module, (obs, mask) = self.network.merge(self.parameters), split_mask(obs)
+        memory, features = memory_of(module, "actor").remember(memory, normalize(self.observations, obs))
+        return memory, restricted(self.network.spec.action_space, module.actor(features), mask)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -35,6 +46,21 @@ class PPOCritic:
     returns: RunningStatistics | None
     rewards: RunningStatistics | None
     network: Network = field(metadata={"static": True})
+
+    def initial_memory(self, n: int) -> Tree:
+        """Whatever the critic remembers at the start of an episode."""
+        return memory_of(self.network.merge(self.parameters), "critic").initial_memory(n)
+
+    def step(self, memory: Tree, obs: Tree) -> tuple[Tree, jax.Array]:
+        """Return the new memory and the values of observations, in units of the environment's rewards.
+
+        With normalised rewards, one that was clipped counts as `CLIP` deviations in it.
+        """
+        module, (obs, _) = self.network.merge(self.parameters), split_mask(obs)
+        memory, features = memory_of(module, "critic").remember(memory, normalize(self.observations, obs))
+        mean, scale = location_and_scale(self.returns)
+        value = mean + scale * module.critic(features)
+        return memory, value if self.rewards is None else value * standard_deviation(self.rewards)
 
 
 class Penalty(NamedTuple):

@@ -1,4 +1,4 @@
-"""PPO's samples: scaled rewards and values along a rollout, and the rows that its minibatches are made of.
+"""PPO's samples: rewards, values, advantages and targets along a rollout, and the rows that minibatches are made of.
 
 Without a memory every transition is a row. With one, a row is a segment of consecutive steps and the memory before the
 first of them, so that slopes can be carried back through the segment.
@@ -11,8 +11,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ludus.algorithms.advantages import discounted_returns
-from ludus.algorithms.normalize import CLIP, RunningStatistics, normalize, standard_deviation, update_statistics
+from ludus.algorithms.advantages import discounted_returns, generalized_advantages
+from ludus.algorithms.normalize import (
+    CLIP,
+    RunningStatistics,
+    location_and_scale,
+    measure,
+    normalize,
+    standard_deviation,
+    update_statistics,
+)
 from ludus.algorithms.ppo_state import PPOState
 from ludus.networks.actor_critic import ActorCritic
 from ludus.networks.distributions import Distribution
@@ -130,6 +138,25 @@ def _critic_memory(state: PPOState, module: ActorCritic, rollout: Rollout) -> Tr
     """Return the critic's own memory at the first step: that of before, unless all episodes begin there."""
     start = memory_of(module, "critic").initial_memory(rollout.steps.reward.shape[1])
     return jax.tree.map(lambda a, b: jnp.where(rollout.is_start, a, b), start, state.critic_memory)
+
+
+def estimates_along(
+    state: PPOState, steps: Transition, rollout: Rollout, every: int, gamma: Array, gae_lambda: Array
+) -> Estimates:
+    """Values of states and of their true successors, then advantages and targets `[T, B]`."""
+    along = values_along(state, steps, rollout, every)
+    mean, scale = location_and_scale(state.returns)
+    value, next_value = mean + scale * along.values
+    advantage = generalized_advantages(
+        steps.reward, value, next_value, steps.terminated, steps.truncated, gamma, gae_lambda
+    )
+    target = advantage + value
+    if state.returns is None:
+        return Estimates(value, advantage, target, None, along.memories, along.critic_memory)
+    returns = update_statistics(state.returns, target, steps.valid)
+    mean, scale = location_and_scale(measure(state.returns, returns))
+    target = (target - mean) / scale
+    return Estimates(along.values[0], advantage, target, returns, along.memories, along.critic_memory)
 
 
 def samples_of(
