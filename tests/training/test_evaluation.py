@@ -18,10 +18,13 @@ ENVS = ["jax:CartPole-v1", "gym:CartPole-v1"]
 
 
 def policy_for(env, **options) -> ludus.Policy:
+    """One as it is before training: what is said of evaluations here is so of any."""
+    return trainer_for(env, **options).policy
+
+
+def trainer_for(env, **options) -> ludus.Trainer:
     ppo = ludus.PPO(batch_size=64, minibatch_size=32, **options)
-    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False))
-    trainer.train(total_steps=256)
-    return trainer.policy
+    return ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False))
 
 
 @pytest.mark.requirement("S1.19")
@@ -91,8 +94,9 @@ def test_a_recurrent_policy_keeps_its_memory_within_an_episode_and_loses_it_betw
 
 
 def test_a_policy_trained_on_one_backend_plays_on_the_other():
-    policy = policy_for(ludus.make_env("jax:CartPole-v1", 4))
-    assert len(ludus.evaluate(policy, ludus.make_env("gym:CartPole-v1", 4), episodes=4).returns) == 4
+    trainer = trainer_for(ludus.make_env("jax:CartPole-v1", 4))
+    trainer.train(total_steps=256)
+    assert len(ludus.evaluate(trainer.policy, ludus.make_env("gym:CartPole-v1", 4), episodes=4).returns) == 4
 
 
 def test_what_does_not_fit_is_refused():
