@@ -25,7 +25,9 @@ ACTIONS = np.random.default_rng(1).uniform(-2, 2, (32, 1)).astype(np.float32)
 
 def trained(algorithm) -> tuple[ludus.Trainer, Critic]:
     trainer = ludus.Trainer(
-        algorithm, ludus.make_env("Pendulum-v1", 4), ludus.Settings(eval_frequency=0, verbose=False)
+        algorithm,
+        ludus.make_env("Pendulum-v1", 4),
+        ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False),
     )
     trainer.train(total_steps=640)
     state = algorithm.critic(trainer.state.learner)

@@ -14,7 +14,7 @@ from ludus.types import Spec
 
 pytestmark = pytest.mark.slow
 
-QUIET = ludus.Settings(eval_frequency=0, verbose=False)
+QUIET = ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False)
 
 
 class Halves(gymnasium.Env):

@@ -32,7 +32,9 @@ OBS = np.random.default_rng(0).uniform(-2, 2, (32, 3)).astype(np.float32)
 def trained(tmp_path, **options) -> ludus.Trainer:
     env = ludus.make_env("Pendulum-v1", 4)
     ppo = ludus.PPO(batch_size=64, minibatch_size=32, **options)
-    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, verbose=False), run_dir=tmp_path / "run")
+    trainer = ludus.Trainer(
+        ppo, env, ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False), run_dir=tmp_path / "run"
+    )
     trainer.train(total_steps=640)
     return trainer
 
@@ -136,7 +138,9 @@ def test_saving_is_all_or_nothing(tmp_path):
 def test_a_flipped_bit_in_a_weight_is_noticed(tmp_path):
     env = ludus.make_env("CartPole-v1", num_envs=2)
     trainer = ludus.Trainer(
-        ludus.PPO(batch_size=32, minibatch_size=16), env, ludus.Settings(eval_frequency=0, verbose=False)
+        ludus.PPO(batch_size=32, minibatch_size=16),
+        env,
+        ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False),
     )
     save_policy(trainer.policy, tmp_path / "policy.safetensors")
     data = bytearray((tmp_path / "policy.safetensors").read_bytes())
@@ -235,7 +239,9 @@ def test_a_scaling_that_there_is_not_is_refused(old_file, tmp_path):
 
 
 def test_a_run_goes_on_with_the_scaling_that_it_began_with(tmp_path):
-    settings = ludus.Settings(eval_frequency=0, verbose=False, checkpoint=ludus.CheckpointOptions(every_iterations=1))
+    settings = ludus.Settings(
+        eval_frequency=0, eval_episodes_final=0, verbose=False, checkpoint=ludus.CheckpointOptions(every_iterations=1)
+    )
     env, ppo = ludus.make_env(Bits(), 4), ludus.PPO(batch_size=64, minibatch_size=32)
     trainer = ludus.Trainer(ppo, env, settings, run_dir=tmp_path / "run")
     trainer.loop.spec = dataclasses.replace(trainer.loop.spec, scaling="bytes")

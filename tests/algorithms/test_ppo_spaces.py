@@ -36,7 +36,9 @@ SETTINGS = {
 
 def trained(env: ludus.Environment, steps: int, **settings) -> ludus.Trainer:
     trainer = ludus.Trainer(
-        ludus.PPO(**(SETTINGS | settings)), ludus.make_env(env, 16), ludus.Settings(eval_frequency=0, verbose=False)
+        ludus.PPO(**(SETTINGS | settings)),
+        ludus.make_env(env, 16),
+        ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False),
     )
     trainer.train(total_steps=steps)
     return trainer
@@ -249,7 +251,7 @@ def test_a_picture_is_seen_through_convolutions():
 def test_only_real_numbers_are_normalised_and_each_leaf_by_itself():
     env = ludus.make_env(zoo.make("dict", "jax"), 4)
     ppo = ludus.PPO(batch_size=32, minibatch_size=32, normalize_observations=True)
-    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, verbose=False))
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False))
     trainer.train(total_steps=64)
     statistics = trainer.state.learner.observations
     assert [name for name, entry in statistics.items() if entry is not None] == ["position"]
@@ -260,7 +262,7 @@ def test_only_real_numbers_are_normalised_and_each_leaf_by_itself():
 def test_a_policy_of_many_parts_is_saved_and_loaded_whole(case, tmp_path):
     env = ludus.make_env(zoo.make(case, "gymnasium"), 4)
     ppo = ludus.PPO(batch_size=32, minibatch_size=32, normalize_observations=True)
-    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, verbose=False))
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False))
     trainer.train(total_steps=64)
     save_policy(trainer.policy, tmp_path / "policy.safetensors")
     loaded = ludus.load_policy(tmp_path / "policy.safetensors")

@@ -81,7 +81,9 @@ def test_a_users_own_gymnasium_environment(make):
     assert len(np.unique(first)) == 3, "each environment has a seed of its own"
     np.testing.assert_array_equal(first, env.remake(3).reset([0, 1, 2]))
     trainer = ludus.Trainer(
-        ludus.PPO(batch_size=48, minibatch_size=16), env, ludus.Settings(verbose=False, eval_frequency=0)
+        ludus.PPO(batch_size=48, minibatch_size=16),
+        env,
+        ludus.Settings(verbose=False, eval_frequency=0, eval_episodes_final=0),
     )
     assert trainer.train(total_steps=96).episodes == 30
 
@@ -99,7 +101,9 @@ def test_a_users_own_jax_environment_and_its_options(registered):
 def test_the_time_limit_is_an_option(env):
     env = ludus.make_env(env, 2, max_episode_steps=7)
     trainer = ludus.Trainer(
-        ludus.PPO(batch_size=28, minibatch_size=28), env, ludus.Settings(verbose=False, eval_frequency=0)
+        ludus.PPO(batch_size=28, minibatch_size=28),
+        env,
+        ludus.Settings(verbose=False, eval_frequency=0, eval_episodes_final=0),
     )
     assert trainer.train(total_steps=28).episodes == 4
     assert trainer.evaluate(3).lengths.tolist() == [7, 7, 7]

@@ -236,7 +236,7 @@ def test_taxi_has_masks_and_trains_with_them():
     obs = env.reset([0, 1, 2, 3])
     assert obs.action_mask.shape == (4, 6) and obs.obs.shape == (4,)
     ppo = ludus.PPO(batch_size=32, minibatch_size=32, network=ludus.MLP(hidden_sizes=(8,)))
-    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, verbose=False))
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False))
     state = trainer.loop.runner.start(trainer.loop.arrays, env, ppo.policy(trainer.state.learner), jax.random.key(0))
     assert isinstance(state.env.obs, Masked)
 

@@ -35,7 +35,7 @@ def train(name: str, seed: int, how: str) -> ludus.Trainer:
     env = JaxEnv(PROBES[name](), 16, name)
     env = DressedEnv(env, seed) if how == "host" else env
     ppo = ludus.PPO(**(SETTINGS | SPECIAL.get(name, {})))
-    trainer = ludus.Trainer(ppo, env, ludus.Settings(seed=seed, eval_frequency=0, verbose=False))
+    trainer = ludus.Trainer(ppo, env, ludus.Settings(seed=seed, eval_frequency=0, eval_episodes_final=0, verbose=False))
     result = trainer.train(total_steps=STEPS.get(name, 20_000))
     assert result.stopped_by == "total_steps"  # one that a signal cut short is no trial
     return trainer

@@ -9,7 +9,7 @@ from ludus.training import config
 
 pytestmark = pytest.mark.slow
 
-SEEDS = range(5)
+SEEDS = range(3)
 
 
 def final_return(seed: int, *overrides: str) -> float:

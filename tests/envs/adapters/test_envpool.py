@@ -285,7 +285,9 @@ def test_missing_assets_are_one_line():
 def test_a_policy_trained_here_plays_in_gymnasium():
     env = ludus.make_env("envpool:LunarLander-v3", 4, max_episode_steps=50)
     trainer = ludus.Trainer(
-        ludus.PPO(batch_size=256, minibatch_size=64), env, ludus.Settings(verbose=False, eval_frequency=0)
+        ludus.PPO(batch_size=256, minibatch_size=64),
+        env,
+        ludus.Settings(verbose=False, eval_frequency=0, eval_episodes_final=0),
     )
     result = trainer.train(total_steps=512)
     assert result.episodes >= 8

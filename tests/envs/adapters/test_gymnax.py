@@ -53,7 +53,9 @@ def test_an_adapted_environment_trains_and_is_truncated(adapter):
         env = ludus.make_env("gymnax/MountainCar", 2)
         assert env == ludus.make_env("gymnax/MountainCar", 2), "equal batches compile once"
         trainer = ludus.Trainer(
-            ludus.PPO(batch_size=200, minibatch_size=200), env, ludus.Settings(verbose=False, eval_frequency=0)
+            ludus.PPO(batch_size=200, minibatch_size=200),
+            env,
+            ludus.Settings(verbose=False, eval_frequency=0, eval_episodes_final=0),
         )
         assert trainer.train(total_steps=800).episodes == 4
         assert (trainer.evaluate(2).lengths == 200).all()

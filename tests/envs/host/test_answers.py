@@ -140,6 +140,6 @@ class DeadEnd(ludus.Environment):
 def test_a_mask_that_forbids_every_action_is_named_with_environment_and_step():
     algorithm = ludus.PPO(batch_size=32, minibatch_size=32, epochs_per_update=1, network=ludus.MLP((4,)))
     env = ludus.make_env(DeadEnd(), 4)
-    trainer = ludus.Trainer(algorithm, env, ludus.Settings(eval_frequency=0, verbose=False))
+    trainer = ludus.Trainer(algorithm, env, ludus.Settings(eval_frequency=0, eval_episodes_final=0, verbose=False))
     with pytest.raises(ludus.LudusError, match="the action_mask of environment 0 forbids every action in step 4"):
         trainer.train(total_steps=64)
