@@ -31,10 +31,11 @@ def test_rules_are_evaluated_side_by_side(run, tmp_path):
         "lane drop",
     }
     assert len({row["info/progress/last"] for row in rows}) > 6
-    again = run("evaluate", *words, "--csv", tmp_path / "again.csv")
-    assert again == (0, out, "")
+    code, again, err = run("evaluate", *words, "--json", "--csv", tmp_path / "again.csv")
+    assert (code, err) == (0, "")
     assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "episodes.csv").read_bytes()
-    summary = json.loads(run("evaluate", *words, "--json")[1])
+    summary = json.loads(again)
+    assert lines[0].startswith(f"constant: return {summary['constant']['mean_return']:.2f} ")
     low, high = summary["expert"]["intervals"]["info/accuracy/last"]
     assert 0.0 <= low <= summary["expert"]["info/accuracy/last"] <= high <= 1.0
 
