@@ -60,18 +60,16 @@ def of_window(window: int, steps: int) -> dict[str, Any]:
     seconds, used = timed(lambda: trainer.train(total_steps=ppo.batch_size + steps))
     network = network_for(ppo.network, Spec(env.observation_space, env.action_space, ENVS))
     module = network.merge(trainer.learner.parameters)
-    act = jax.jit(module.remember)
     memory, obs = module.initial_memory(ENVS), np.zeros((ENVS, 10), np.float32)
     kept = sum(leaf.nbytes for leaf in jax.tree.leaves(memory)) // ENVS
-    memory, _ = act(memory, obs)
 
-    def act_often() -> None:
-        latest, features = memory, None
-        for _ in range(ACTS):
-            latest, features = act(latest, obs)
-        jax.block_until_ready(features)
+    @jax.jit
+    def act(memory: Any) -> Any:
+        """Act as a rollout does: step after step inside one program."""
+        return jax.lax.scan(lambda latest, _: module.remember(latest, obs), memory, length=ACTS)
 
-    acting = [timed(act_often) for _ in range(5)]
+    jax.block_until_ready(act(memory))
+    acting = [timed(lambda: jax.block_until_ready(act(memory))) for _ in range(5)]
     trained = trainer.record.steps - ppo.batch_size
     device = jax.devices()[0].memory_stats() or {}
     most = device.get("peak_bytes_in_use", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
