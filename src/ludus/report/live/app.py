@@ -23,7 +23,7 @@ from ludus.report.live.auth import Access, check_form
 from ludus.report.live.connection import Connection
 from ludus.report.live.run_files import open_newest_video
 from ludus.report.live.run_index import KEY, RunEntry, RunIndex
-from ludus.report.live.run_questions import RunQuestions
+from ludus.report.live.run_questions import NoQuestionError, RunQuestions
 from ludus.report.live.run_view import RunView
 from ludus.report.live.stream import PageUpdates
 from ludus.runs.limits import reason
@@ -122,7 +122,7 @@ class LivePage:
         return StreamingResponse(_chunks(file), headers=headers, media_type=media_type, background=closing)
 
     async def _stop(self, request: Request) -> Response:
-        with _refusing(409):
+        with _refusing():
             answer = await asyncio.to_thread(self.index.stop, self._run(request).key)
         return PlainTextResponse(answer, headers=NO_STORE)
 
@@ -136,13 +136,13 @@ class LivePage:
 
     async def _question(self, request: Request) -> Response:
         questions, number = await self._questions(request)
-        with _refusing(404):
+        with _refusing():
             clip = await asyncio.to_thread(questions.clip, number)
         return Response(strict_json(clip), headers=NO_STORE, media_type="application/json")
 
     async def _picture(self, request: Request) -> Response:
         questions, number = await self._questions(request)
-        with _refusing(404):
+        with _refusing():
             picture = await asyncio.to_thread(questions.picture, number)
         if picture is None:
             return Response(status_code=204, headers=NO_STORE)
@@ -153,7 +153,7 @@ class LivePage:
         if prefer not in ANSWERS:
             raise HTTPException(404, "an answer is first, second or equal")
         questions, number = await self._questions(request)
-        with _refusing(409):
+        with _refusing():
             state = await asyncio.to_thread(questions.answer, number, prefer)
         return Response(strict_json(state), headers=NO_STORE, media_type="application/json")
 
@@ -201,12 +201,12 @@ async def _send_asset(request: Request) -> Response:
 
 
 @contextlib.contextmanager
-def _refusing(status: int) -> Generator[None]:
-    """Answer what cannot be done with a status and the reason."""
+def _refusing() -> Generator[None]:
+    """Answer what cannot be done with the reason."""
     try:
         yield
     except (LudusError, OSError) as error:
-        raise HTTPException(status, reason(error)) from error
+        raise HTTPException(404 if isinstance(error, NoQuestionError) else 409, reason(error)) from error
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""What a run asks a person, as the page shows it, and the answers that the page gives.
+"""The questions of a run as the page shows them, and the answers that the page gives.
 
 A run folder may come from a stranger: links are not followed, and no more is read than a page can show.
 """
@@ -20,6 +20,10 @@ MOST_BYTES, MOST_FILES = 1 << 28, 10_000
 """Of all segments of a run."""
 MOST_POINTS, MOST_SIGNALS, MOST_OPEN = 100, 12, 50
 """Points of a curve and frames of a clip; curves of a clip; numbers of open questions that a page is told."""
+
+
+class NoQuestionError(LudusError):
+    """A question that the run has not asked."""
 
 
 class RunQuestions:
@@ -106,7 +110,7 @@ class RunQuestions:
         self.state()
         questions = self._questions
         if questions is None or not 0 <= number < questions.count:
-            raise LudusError("there is no such question")
+            raise NoQuestionError("there is no such question")
         return questions
 
 

@@ -21,7 +21,7 @@ Draw = Callable[[int], np.ndarray]
 
 
 class Segment(NamedTuple):
-    """What is known of a segment, `[steps, ...]` each."""
+    """The steps of a segment that are drawn, `[steps, ...]` each."""
 
     obs: np.ndarray
     action: np.ndarray
