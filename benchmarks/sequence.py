@@ -13,7 +13,8 @@ document    seconds of one iteration of `train` with the document's sizes (10 ep
             with branches, which PyTorch's have not. Where PyTorch is not installed its figures are null.
 
 Each is timed by the clock on the wall and by the processor's time of the process, all its threads together, which other
-programs disturb less. `--only` chooses contenders of the document.
+programs disturb less. `--only` chooses contenders of the document. PyTorch has one thread unless told otherwise, since
+`ludus` keeps about one core busy with these sizes, and since PyTorch's threads wait for one another by computing.
 """
 
 import argparse
@@ -174,10 +175,13 @@ def torch_iterations(side_by_side: bool) -> Callable[[int], None]:  # noqa: C901
     return iterations
 
 
-def contenders(only: list[str]) -> dict[str, Callable[[int], None]]:
+def contenders(only: list[str], torch_threads: int) -> dict[str, Callable[[int], None]]:
     """Return those that are asked for and installed, each compiled."""
     makers = {"ludus": lambda: ludus_iterations(0), "ludus_with_5_branches": lambda: ludus_iterations(5)}
     if find_spec("torch") is not None:
+        import torch
+
+        torch.set_num_threads(torch_threads)
         makers |= {"torch_batched": lambda: torch_iterations(True), "torch_eager_loop": lambda: torch_iterations(False)}
     made = {name: make() for name, make in makers.items() if name in only}
     for run in made.values():
@@ -185,7 +189,7 @@ def contenders(only: list[str]) -> dict[str, Callable[[int], None]]:
     return made
 
 
-def document(repeats: int, iterations: int, only: list[str]) -> dict[str, Any]:
+def document(repeats: int, iterations: int, only: list[str], torch_threads: int) -> dict[str, Any]:
     """Let the contenders take turns."""
     if find_spec("loguru") is None:
         module = ModuleType("loguru")
@@ -195,7 +199,7 @@ def document(repeats: int, iterations: int, only: list[str]) -> dict[str, Any]:
         from loguru import logger
 
         logger.remove()
-    runs = contenders(only)
+    runs = contenders(only, torch_threads)
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
@@ -224,6 +228,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=10, help="of the document's example, in each repeat")
     parser.add_argument("--only", nargs="+", default=CONTENDERS, choices=CONTENDERS, help="contenders of the document")
+    parser.add_argument("--torch-threads", type=int, default=1)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
@@ -234,7 +239,7 @@ def main() -> None:
     if "windows" in args.parts:
         result["windows"] = {str(window): in_own_process(window, args.steps) for window in args.windows}
     if "document" in args.parts:
-        result["document"] = document(args.repeats, args.iterations, args.only)
+        result["document"] = document(args.repeats, args.iterations, args.only, args.torch_threads)
     print(json.dumps(result, indent=2))
 
 

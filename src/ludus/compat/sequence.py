@@ -146,14 +146,10 @@ def train(
         run_dir: a folder makes it a run that can be reported; called again with it, training goes on where it was.
     """
     _check_networks(policy_net, value_net)
-    counts = {"num_iterations": num_iterations, "episodes_per_iteration": episodes_per_iteration}
-    _check_counts(1, **counts, max_depth=max_depth, sequence_length=sequence_length, minibatches=minibatches)
+    _check_counts(1, num_iterations=num_iterations, max_depth=max_depth, sequence_length=sequence_length)
+    _check_counts(1, episodes_per_iteration=episodes_per_iteration, minibatches=minibatches)
     _check_counts(0, branches=branches)
-    if minibatches > episodes_per_iteration:
-        raise LudusError(
-            f"minibatches={minibatches}: must be at most episodes_per_iteration={episodes_per_iteration}, since each "
-            "has whole episodes"
-        )
+    _check_minibatches(minibatches, episodes_per_iteration)
     if train_reward_model and not isinstance(reward_model, SequenceNetwork):
         raise LudusError("train_reward_model=True: needs a TransformerRewardModel; no other has parameters to fit")
     played = _task(policy_net, task, episode_length)
@@ -180,7 +176,6 @@ def train(
         branch_depth=max_depth if branches else None,
     )
     env = make_env(played, episodes_per_iteration, max_episode_steps=longest)
-    history = TrainingHistory()
     with _on(policy_net.device):
         if train_reward_model:
             loop = Loop(ppo, env, Settings(seed=seed, collect="episodes"))
@@ -188,11 +183,20 @@ def train(
         if reward_model is not None:
             judge = judge_of(reward_model, sequence_length, policy_net.input_dim, longest)
             env = make_env(JudgedTask(played, judge), episodes_per_iteration, max_episode_steps=longest)
-        history.trainer = trainer = _trainer(ppo, env, seed, run_dir)
-        if not trainer.record.iterations:
-            trainer.learner = _holding(trainer.loop.fresh_learner(), policy_net, value_net)
-        trainer.train(max_episodes=num_iterations * episodes_per_iteration, callback=history.hear)
-        _give_back(trainer.learner, policy_net, value_net)
+        trainer = _trainer(ppo, env, seed, run_dir)
+        return _trained(trainer, policy_net, value_net, num_iterations * episodes_per_iteration)
+
+
+def _trained(
+    trainer: Trainer, policy_net: SequenceNetwork, value_net: SequenceNetwork, max_episodes: int
+) -> TrainingHistory:
+    """Train with the networks' parameters, unless the run has its own by now, and give them back what was learnt."""
+    history = TrainingHistory()
+    history.trainer = trainer
+    if not trainer.record.iterations:
+        trainer.learner = _holding(trainer.loop.fresh_learner(), policy_net, value_net)
+    trainer.train(max_episodes=max_episodes, callback=history.hear)
+    _give_back(trainer.learner, policy_net, value_net)
     return history
 
 
@@ -221,6 +225,14 @@ def _check_networks(policy_net: object, value_net: object) -> None:
     if value_net.input_dim != policy_net.input_dim:
         raise LudusError(
             f"value_net: takes states of length {value_net.input_dim}, but policy_net of length {policy_net.input_dim}"
+        )
+
+
+def _check_minibatches(minibatches: int, episodes_per_iteration: int) -> None:
+    if minibatches > episodes_per_iteration:
+        raise LudusError(
+            f"minibatches={minibatches}: must be at most episodes_per_iteration={episodes_per_iteration}, since each "
+            "has whole episodes"
         )
 
 
