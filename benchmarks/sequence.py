@@ -37,6 +37,7 @@ import numpy as np
 import ludus
 from ludus.envs.sequence.vector_toy import vector_toy
 from ludus.networks.network import network_for
+from ludus.runtime import compilation
 from ludus.types import Spec
 
 EPISODE, ENVS, ACTS = 128, 16, 200
@@ -95,6 +96,7 @@ def ludus_iterations(branches: int) -> Callable[[int], None]:
     """Return what makes so many iterations of `train` more."""
     from ludus.compat.sequence import TransformerPolicyNetwork, TransformerRewardModel, TransformerValueNetwork, train
 
+    compilation.SHORT_WORK = 0.0  # the first iteration is compiled as that of a thousand is
     nets = TransformerPolicyNetwork(10, 4), TransformerValueNetwork(10), TransformerRewardModel(10)
     trainer = train(*nets, num_iterations=1, branches=branches).trainer
     return lambda count: trainer.train(max_episodes=trainer.record.episodes + 10 * count)
