@@ -187,8 +187,8 @@ def test_a_head_without_end_is_not_read_to_its_end(piece, served, monkeypatch):
     assert b"".join(parsed).count(b"\n") <= connection.MAX_LINES
 
 
-def test_there_are_more_than_two_hundred_of_them():
-    assert len(cases()) > 200
+def test_there_are_more_than_250_of_them():
+    assert len(cases()) > 250
 
 
 def test_the_same_requests_unchanged_are_answered(served, stopped):
