@@ -50,7 +50,8 @@
       isHeld = false;
     } catch (error) {
       if (!is()) return;
-      asked = null; // the next update tries again
+      asked = null;
+      setTimeout(() => { if (run === mine && asked === null && state) next(); }, 2000);
       at("heard").textContent = `Not shown: ${error.message.trim()}`;
     }
     told();

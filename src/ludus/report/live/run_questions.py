@@ -43,25 +43,29 @@ class RunQuestions:
             stamps = _segment_stamps(self.run), _stamp(self.run / ANSWERED)
             if stamps == self._stamps:
                 return self._state
-            self._stamps, self._state = stamps, None
-            if not stamps[0]:
+            if stamps[0] != self._stamps[0]:
                 self._questions = None
-                return None
-            try:
+            self._stamps, self._state = stamps, None
+            if stamps[0]:
                 self._state = self._read(stamps[0])
-            except LudusError as error:
-                self._state = {"count": 0, "waiting": 0, "open": [], "problem": str(error)}
             return self._state
 
     def _read(self, segments: tuple[Any, ...]) -> dict[str, Any]:
+        """Read the answers, and the segments too if those are other ones than before."""
+        try:
+            self._questions = questions = self._questions or self._asked(segments)
+        except LudusError as error:
+            return {"count": 0, "waiting": 0, "open": [], "problem": str(error)}
+        found = questions.open
+        return {"count": questions.count, "waiting": len(found), "open": found[:MOST_OPEN], "problem": None}
+
+    def _asked(self, segments: tuple[Any, ...]) -> Questions:
         if sum(size for _, _, size in segments) > MOST_BYTES or len(segments) > MOST_FILES:
             raise LudusError("these questions are too large for a page: ludus reward ask shows them in a terminal")
         questions = Questions(self.run)
         if len(set(questions.segments.lengths.tolist())) > 1 or questions.segments.num_episodes % 2:
             raise LudusError("these segments are no questions: they must be pairs of one length")
-        found = questions.open
-        self._questions = questions
-        return {"count": questions.count, "waiting": len(found), "open": found[:MOST_OPEN], "problem": None}
+        return questions
 
     def clip(self, number: int) -> dict[str, Any]:
         """Return a question as curves; LudusError if there is no such question."""
