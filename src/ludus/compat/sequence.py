@@ -176,6 +176,7 @@ def train(
         branch_depth=max_depth if branches else None,
     )
     env = make_env(played, episodes_per_iteration, max_episode_steps=longest)
+    history = TrainingHistory()
     with _on(policy_net.device):
         if train_reward_model:
             loop = Loop(ppo, env, Settings(seed=seed, collect="episodes"))
@@ -183,20 +184,11 @@ def train(
         if reward_model is not None:
             judge = judge_of(reward_model, sequence_length, policy_net.input_dim, longest)
             env = make_env(JudgedTask(played, judge), episodes_per_iteration, max_episode_steps=longest)
-        trainer = _trainer(ppo, env, seed, run_dir)
-        return _trained(trainer, policy_net, value_net, num_iterations * episodes_per_iteration)
-
-
-def _trained(
-    trainer: Trainer, policy_net: SequenceNetwork, value_net: SequenceNetwork, max_episodes: int
-) -> TrainingHistory:
-    """Train with the networks' parameters, unless the run has its own by now, and give them back what was learnt."""
-    history = TrainingHistory()
-    history.trainer = trainer
-    if not trainer.record.iterations:
-        trainer.learner = _holding(trainer.loop.fresh_learner(), policy_net, value_net)
-    trainer.train(max_episodes=max_episodes, callback=history.hear)
-    _give_back(trainer.learner, policy_net, value_net)
+        history.trainer = trainer = _trainer(ppo, env, seed, run_dir)
+        if not trainer.record.iterations:
+            trainer.learner = _holding(trainer.loop.fresh_learner(), policy_net, value_net)
+        trainer.train(max_episodes=num_iterations * episodes_per_iteration, callback=history.hear)
+        _give_back(trainer.learner, policy_net, value_net)
     return history
 
 
