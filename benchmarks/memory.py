@@ -9,17 +9,15 @@ final policy, on seeds that training never saw: their mean return, or for the T-
 `ludus train` with the words of its row. CPU seconds are those of all threads, compilation included.
 """
 
-import argparse
 import json
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 import ludus
+from kept_runs import kept_runs, parser_of
 from ludus.training import config
 
 TRANSFORMER = "algorithm.network.model_dim=32 algorithm.network.num_layers=1 algorithm.network.num_heads=2"
@@ -99,24 +97,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run what is missing and print everything."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=Path("memory.jsonl"))
-    parser.add_argument("--only", nargs="*", choices=TASKS, metavar="TASK", help=f"of {', '.join(TASKS)}")
-    parser.add_argument("--no-runs", action="store_true", help="run nothing: print what is finished")
-    parser.add_argument("--table", action="store_true", help="print a Markdown table in place of JSON")
-    parser.add_argument("--set", nargs="*", default=[], help="more key=value words")
-    given = parser.parse_args()
-    done = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
-    known = {(row["task"], row["seed"]) for row in done}
-    for name in [] if given.no_runs else given.only or TASKS:
-        for seed in range(given.seeds):
-            if (name, seed) in known:
-                continue
-            done.append({"task": name, "seed": seed, **train(TASKS[name], seed, given.set)})
-            with given.results.open("a") as file:
-                file.write(json.dumps(done[-1]) + "\n")
-            print(json.dumps(done[-1]), file=sys.stderr, flush=True)
+    given = parser_of(__doc__, "memory.jsonl", TASKS).parse_args()
+    done = kept_runs(given, TASKS, lambda task, seed: train(TASKS[task], seed, given.set))
     print(table(done) if given.table else json.dumps({"version": ludus.__version__, "runs": done}))
 
 

@@ -11,10 +11,8 @@ random policy draws actions uniformly. Demonstrations are 10 episodes of that PP
 threads, compilation included.
 """
 
-import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from functools import cache
@@ -24,6 +22,7 @@ from typing import Any, NamedTuple
 import jax
 
 import ludus
+from kept_runs import kept_runs, parser_of
 from ludus.runs.journal import read_journal
 from ludus.training import config
 
@@ -142,24 +141,10 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run what is missing and print everything."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=Path("rewards.jsonl"))
-    parser.add_argument("--only", nargs="*", choices=TASKS, metavar="TASK", help=f"of {', '.join(TASKS)}")
-    parser.add_argument("--no-runs", action="store_true", help="run nothing: print what is finished")
-    parser.add_argument("--table", action="store_true", help="print a Markdown table in place of JSON")
-    parser.add_argument("--set", nargs="*", default=[], help="more key=value words")
-    given = parser.parse_args()
-    done = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
-    known = {(row["task"], row["seed"]) for row in done}
-    wanted = given.only or [name for name in TASKS if name.startswith("pendulum/")]
+    given = parser_of(__doc__, "rewards.jsonl", TASKS).parse_args()
+    wanted = [name for name in TASKS if name.startswith("pendulum/")]
     with tempfile.TemporaryDirectory() as scratch:
-        for name in [] if given.no_runs else wanted:
-            for seed in (seed for seed in range(given.seeds) if (name, seed) not in known):
-                done.append({"task": name, "seed": seed, **train(name, seed, given.set, Path(scratch))})
-                with given.results.open("a") as file:
-                    file.write(json.dumps(done[-1]) + "\n")
-                print(json.dumps(done[-1]), file=sys.stderr, flush=True)
+        done = kept_runs(given, wanted, lambda task, seed: train(task, seed, given.set, Path(scratch)))
     rows = scored(done)
     print(table(rows) if given.table else json.dumps({"version": ludus.__version__, "runs": rows}))
 

@@ -11,6 +11,10 @@ document    seconds of one iteration of `train` with the document's sizes (10 ep
             episodes side by side, and one masked pass over all steps in each epoch; and PyTorch as the document
             has it, one sequence at a time. Contenders take turns; medians are over repeats. Neither compares
             with branches, which PyTorch's have not. Where PyTorch is not installed its figures are null.
+
+Each is timed by the clock on the wall and by the processor's time of the process, all its threads together, which other
+programs disturb less. `--only` chooses contenders of the document. PyTorch has one thread unless told otherwise, since
+`ludus` keeps about one core busy with these sizes, and since PyTorch's threads wait for one another by computing.
 """
 
 import argparse
@@ -22,6 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -32,10 +37,19 @@ import numpy as np
 import ludus
 from ludus.envs.sequence.vector_toy import vector_toy
 from ludus.networks.network import network_for
+from ludus.runtime import compilation
 from ludus.types import Spec
 
-EPISODE, ENVS = 128, 16
+EPISODE, ENVS, ACTS = 128, 16, 200
+CONTENDERS = ["ludus", "ludus_with_5_branches", "torch_batched", "torch_eager_loop"]
 SIZES = {"model_dim": 64, "num_layers": 2, "num_heads": 4, "feedforward_dim": 128}
+
+
+def timed(run: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds that something takes, by the clock on the wall and of the processor's time."""
+    began, used = time.perf_counter(), time.process_time()
+    run()
+    return time.perf_counter() - began, time.process_time() - used
 
 
 def of_window(window: int, steps: int) -> dict[str, Any]:
@@ -45,24 +59,27 @@ def of_window(window: int, steps: int) -> dict[str, Any]:
     settings = ludus.Settings(eval_frequency=0, eval_episodes_final=0, health_frequency=0, verbose=False)
     trainer = ludus.Trainer(ppo, env, settings)
     trainer.train(total_steps=ppo.batch_size)  # compiled
-    began = time.perf_counter()
-    trainer.train(total_steps=ppo.batch_size + steps)
-    seconds = time.perf_counter() - began
+    seconds, used = timed(lambda: trainer.train(total_steps=ppo.batch_size + steps))
     network = network_for(ppo.network, Spec(env.observation_space, env.action_space, ENVS))
     module = network.merge(trainer.learner.parameters)
-    act = jax.jit(module.remember)
     memory, obs = module.initial_memory(ENVS), np.zeros((ENVS, 10), np.float32)
     kept = sum(leaf.nbytes for leaf in jax.tree.leaves(memory)) // ENVS
-    memory, features = act(memory, obs)
-    began = time.perf_counter()
-    for _ in range(200):
-        memory, features = act(memory, obs)
-    features.block_until_ready()
+
+    @jax.jit
+    def act(memory: Any) -> Any:
+        """Act as a rollout does: step after step inside one program."""
+        return jax.lax.scan(lambda latest, _: module.remember(latest, obs), memory, length=ACTS)
+
+    jax.block_until_ready(act(memory))
+    acting = [timed(lambda: jax.block_until_ready(act(memory))) for _ in range(5)]
+    trained = trainer.record.steps - ppo.batch_size
     device = jax.devices()[0].memory_stats() or {}
     most = device.get("peak_bytes_in_use", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     return {
-        "steps_per_second": round((trainer.record.steps - ppo.batch_size) / seconds),
-        "act_microseconds": round((time.perf_counter() - began) / 200 * 1e6, 1),
+        "steps_per_second": round(trained / seconds),
+        "processor_microseconds_per_step": round(used / trained * 1e6, 1),
+        "act_microseconds": round(statistics.median(wall for wall, _ in acting) / ACTS * 1e6, 1),
+        "act_processor_microseconds": round(statistics.median(used for _, used in acting) / ACTS * 1e6, 1),
         "bytes_remembered": kept,
         "peak_megabytes": round(most / 2**20),
     }
@@ -79,6 +96,7 @@ def ludus_iterations(branches: int) -> Callable[[int], None]:
     """Return what makes so many iterations of `train` more."""
     from ludus.compat.sequence import TransformerPolicyNetwork, TransformerRewardModel, TransformerValueNetwork, train
 
+    compilation.SHORT_WORK = 0.0  # the first iteration is compiled as that of a thousand is
     nets = TransformerPolicyNetwork(10, 4), TransformerValueNetwork(10), TransformerRewardModel(10)
     trainer = train(*nets, num_iterations=1, branches=branches).trainer
     return lambda count: trainer.train(max_episodes=trainer.record.episodes + 10 * count)
@@ -159,7 +177,21 @@ def torch_iterations(side_by_side: bool) -> Callable[[int], None]:  # noqa: C901
     return iterations
 
 
-def document(repeats: int, iterations: int) -> dict[str, Any]:
+def contenders(only: list[str], torch_threads: int) -> dict[str, Callable[[int], None]]:
+    """Return those that are asked for and installed, each compiled."""
+    makers = {"ludus": lambda: ludus_iterations(0), "ludus_with_5_branches": lambda: ludus_iterations(5)}
+    if find_spec("torch") is not None:
+        import torch
+
+        torch.set_num_threads(torch_threads)
+        makers |= {"torch_batched": lambda: torch_iterations(True), "torch_eager_loop": lambda: torch_iterations(False)}
+    made = {name: make() for name, make in makers.items() if name in only}
+    for run in made.values():
+        run(1)
+    return made
+
+
+def document(repeats: int, iterations: int, only: list[str], torch_threads: int) -> dict[str, Any]:
     """Let the contenders take turns."""
     if find_spec("loguru") is None:
         module = ModuleType("loguru")
@@ -169,21 +201,24 @@ def document(repeats: int, iterations: int) -> dict[str, Any]:
         from loguru import logger
 
         logger.remove()
-    contenders = {"ludus": ludus_iterations(0), "ludus_with_5_branches": ludus_iterations(5)}
-    if find_spec("torch") is not None:
-        contenders |= {"torch_batched": torch_iterations(True), "torch_eager_loop": torch_iterations(False)}
-    for run in contenders.values():
-        run(1)
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    runs = contenders(only, torch_threads)
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for _ in range(repeats):
-        for name, run in contenders.items():
+        for name, run in runs.items():
             count = max(1, iterations // 5) if name == "torch_eager_loop" else iterations
-            began = time.perf_counter()
-            run(count)
-            seconds[name].append((time.perf_counter() - began) / count)
-    medians = {name: round(statistics.median(each), 4) for name, each in seconds.items()}
-    ratios = {name: round(medians[name] / medians["ludus"], 2) for name in medians if name.startswith("torch")}
-    return {"seconds_per_iteration": medians, "times_as_long_as_ludus": ratios or None}
+            seconds, used = timed(partial(run, count))
+            taken[name].append((seconds / count, used / count))
+            print(name, *taken[name][-1], file=sys.stderr, flush=True)
+    found = {}
+    for at, clock in enumerate(("wall", "processor")):
+        medians = {name: round(statistics.median(each[at] for each in taken[name]), 4) for name in taken}
+        found[f"{clock}_seconds_per_iteration"] = medians
+        found[f"{clock}_each"] = {name: [round(each[at], 4) for each in taken[name]] for name in taken}
+        if "ludus" in medians:
+            found[f"{clock}_times_as_long_as_ludus"] = {
+                name: round(medians[name] / medians["ludus"], 2) for name in medians if name.startswith("torch")
+            } or None
+    return found
 
 
 def main() -> None:
@@ -194,18 +229,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8 * ENVS * EPISODE, help="environment steps that are timed")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=10, help="of the document's example, in each repeat")
+    parser.add_argument("--only", nargs="+", default=CONTENDERS, choices=CONTENDERS, help="contenders of the document")
+    parser.add_argument("--torch-threads", type=int, default=1)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(of_window(args.one, args.steps)))
         return
-    parts = args.parts or ["windows", "document"]
     device = {"device": str(jax.devices()[0]), "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
     result: dict[str, Any] = {**device, "windows": {}}
-    if "windows" in parts:
+    if "windows" in args.parts:
         result["windows"] = {str(window): in_own_process(window, args.steps) for window in args.windows}
-    if "document" in parts:
-        result["document"] = document(args.repeats, args.iterations)
+    if "document" in args.parts:
+        result["document"] = document(args.repeats, args.iterations, args.only, args.torch_threads)
     print(json.dumps(result, indent=2))
 
 

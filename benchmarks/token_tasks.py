@@ -11,10 +11,8 @@ policy on seeds that training never saw; the best return is 1, and guessing earn
 all threads, compilation included.
 """
 
-import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 import jax
 
 import ludus
+from kept_runs import kept_runs, parser_of
 from ludus.training import config
 
 GOAL = 0.95
@@ -95,24 +94,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run what is missing and print everything."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=Path("token_tasks.jsonl"))
-    parser.add_argument("--only", nargs="*", choices=TASKS, metavar="TASK", help=f"of {', '.join(TASKS)}")
-    parser.add_argument("--no-runs", action="store_true", help="run nothing: print what is finished")
-    parser.add_argument("--table", action="store_true", help="print a Markdown table in place of JSON")
-    parser.add_argument("--set", nargs="*", default=[], help="more key=value words for PPO")
-    given = parser.parse_args()
-    done = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
-    known = {(row["task"], row["seed"]) for row in done}
-    for task in [] if given.no_runs else given.only or TASKS:
-        for seed in range(given.seeds):
-            if (task, seed) in known:
-                continue
-            done.append({"task": task, "seed": seed, **train(task, seed, given.set)})
-            with given.results.open("a") as file:
-                file.write(json.dumps(done[-1]) + "\n")
-            print(json.dumps(done[-1]), file=sys.stderr, flush=True)
+    given = parser_of(__doc__, "token_tasks.jsonl", TASKS).parse_args()
+    done = kept_runs(given, TASKS, lambda task, seed: train(task, seed, given.set))
     print(table(done) if given.table else json.dumps({"version": ludus.__version__, "runs": done}))
 
 

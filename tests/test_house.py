@@ -47,6 +47,7 @@ FOREIGN = {
     "av": {"report.video.encode"},
     "PIL": {
         "report.html.images",
+        "report.video.clip",
         "report.video.draw",
         "report.video.scenes",
         "report.video.road_scene",

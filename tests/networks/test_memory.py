@@ -219,3 +219,24 @@ def test_in_the_first_window_of_an_episode_strict_and_sliding_are_the_same():
     )
     np.testing.assert_allclose(one.features, two.features, atol=1e-5)
     np.testing.assert_allclose(one.next_features, two.next_features, atol=1e-5)
+
+
+def cost_of_acting(unit) -> dict[str, float]:
+    """What one step of 16 environments computes, moves and keeps, as the compiler counts it."""
+    memory = unit.initial(16)
+    counted = jax.jit(unit.step).lower(memory, np.zeros((16, INPUTS), np.float32)).compile().cost_analysis()
+    counted = counted[0] if isinstance(counted, list) else counted
+    kept = sum(leaf.nbytes for leaf in jax.tree.leaves(memory))
+    return {"operations": counted["flops"], "bytes moved": counted["bytes accessed"], "bytes kept": kept}
+
+
+def growth(make) -> dict[str, float]:
+    """How much more a window costs from 128 to 512 than from 32 to 128 steps: 4 where costs grow in proportion."""
+    small, middle, large = (cost_of_acting(make(window)) for window in (32, 128, 512))
+    return {name: (large[name] - middle[name]) / (middle[name] - small[name]) for name in small}
+
+
+@pytest.mark.requirement("S0.25", "S0.27")
+def test_acting_costs_no_more_than_in_proportion_to_the_window():
+    assert max(growth(transformer).values()) < 4.1
+    assert growth(lambda window: WindowMemory(transformer(window)))["operations"] > 4.5  # which shows it all anew

@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 import yaml
 
+from ludus.runtime.demonstration_file import write_demonstrations
+from ludus.runtime.demonstrations import Demonstrations
+from ludus.spaces import Box
+
 ALGORITHM = {"name": "ppo", "learning_rate": 3e-4, "gamma": 0.99}
 
 
@@ -111,3 +115,23 @@ def full_rows(iterations: int, seed: int = 0) -> list[dict[str, Any]]:
 def unpacked(values: Any) -> np.ndarray:
     """Return the numbers of a figure as they are."""
     return np.frombuffer(base64.b64decode(values["bdata"]), "<f8") if isinstance(values, dict) else np.array(values)
+
+
+def write_questions(run: Path, count: int, env: str = "jax:Pendulum-v1", steps: int = 8) -> Demonstrations:
+    """Write so many questions about pairs of swinging rods into a run's folder; return their segments."""
+    episodes = 2 * count
+    angle = np.linspace(0, 3, steps)[None] + np.arange(episodes)[:, None]
+    obs = np.stack([np.cos(angle), np.sin(angle), np.full_like(angle, 1.0)], -1).reshape(-1, 3).astype(np.float32)
+    ended = np.arange(episodes * steps) % steps == steps - 1
+    segments = Demonstrations(
+        observation_space=Box(-8.0, 8.0, (3,)),
+        action_space=Box(-2.0, 2.0, (1,)),
+        obs=obs,
+        action=np.sin(3 * angle).reshape(-1, 1).astype(np.float32),
+        reward=np.zeros(len(obs), np.float32),
+        terminated=np.zeros(len(obs), bool),
+        truncated=ended,
+        env=env,
+    )
+    write_demonstrations(segments, run / "reward" / "segments" / "000000.safetensors")
+    return segments

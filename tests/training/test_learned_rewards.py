@@ -11,9 +11,9 @@ from ludus.algorithms.offline_reward import fit_preferences
 from ludus.algorithms.reward_model import save_reward_model
 from ludus.cli.main import main
 from ludus.runs.journal import read_journal
+from ludus.runs.questions import Questions
 from ludus.runtime.demonstration_file import read_demonstrations
 from ludus.runtime.preference_file import Preferences, as_line
-from ludus.training.questions import Questions
 from ludus.training.state_arrays import differences
 from ludus.training.verify import state_of
 

@@ -115,7 +115,7 @@ def _ask(words: list[str]) -> int:
     parser = Parser(prog="ludus reward ask", description="Answer the questions of a run in the terminal.")
     parser.add_argument("run", type=Path, metavar="RUN", nargs="?", help="run folder (default: the newest in runs/)")
     given = parser.parse_args(words)
-    from ludus.training.questions import Questions
+    from ludus.runs.questions import Questions
 
     questions = Questions(given.run or newest_run())
     for number in questions.open:

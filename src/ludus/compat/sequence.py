@@ -146,14 +146,10 @@ def train(
         run_dir: a folder makes it a run that can be reported; called again with it, training goes on where it was.
     """
     _check_networks(policy_net, value_net)
-    counts = {"num_iterations": num_iterations, "episodes_per_iteration": episodes_per_iteration}
-    _check_counts(1, **counts, max_depth=max_depth, sequence_length=sequence_length, minibatches=minibatches)
+    _check_counts(1, num_iterations=num_iterations, max_depth=max_depth, sequence_length=sequence_length)
+    _check_counts(1, episodes_per_iteration=episodes_per_iteration, minibatches=minibatches)
     _check_counts(0, branches=branches)
-    if minibatches > episodes_per_iteration:
-        raise LudusError(
-            f"minibatches={minibatches}: must be at most episodes_per_iteration={episodes_per_iteration}, since each "
-            "has whole episodes"
-        )
+    _check_minibatches(minibatches, episodes_per_iteration)
     if train_reward_model and not isinstance(reward_model, SequenceNetwork):
         raise LudusError("train_reward_model=True: needs a TransformerRewardModel; no other has parameters to fit")
     played = _task(policy_net, task, episode_length)
@@ -221,6 +217,14 @@ def _check_networks(policy_net: object, value_net: object) -> None:
     if value_net.input_dim != policy_net.input_dim:
         raise LudusError(
             f"value_net: takes states of length {value_net.input_dim}, but policy_net of length {policy_net.input_dim}"
+        )
+
+
+def _check_minibatches(minibatches: int, episodes_per_iteration: int) -> None:
+    if minibatches > episodes_per_iteration:
+        raise LudusError(
+            f"minibatches={minibatches}: must be at most episodes_per_iteration={episodes_per_iteration}, since each "
+            "has whole episodes"
         )
 
 

@@ -6,7 +6,7 @@ PPO and back. They are called with sequences `[T, B, input_dim]`, and answer for
 
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -122,28 +122,11 @@ class TransformerPolicyNetwork(SequenceNetwork):
         return jax.nn.softmax(self(sequences, padding))
 
 
-class TransformerValueNetwork(SequenceNetwork):
-    """A critic: sequences `[T, B, input_dim]` to the discounted return that is expected, `[B, 1]`."""
+class _OneNumber(SequenceNetwork):
+    """A network with one output for each sequence."""
 
-    def __init__(
-        self,
-        input_dim: int,
-        nhead: int = 8,
-        num_layers: int = 6,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        *,
-        model_dim: int = 64,
-        sequence_length: int = 10,
-        rngs: nnx.Rngs | None = None,
-    ):
-        """Draw the weights; arguments as those of the policy. `dropout` is on while PPO fits it, and else off."""
-        sizes = _sizes(nhead, num_layers, dim_feedforward, dropout, model_dim, sequence_length)
-        super().__init__(input_dim, 1, 1.0, sizes, rngs or nnx.Rngs(1))
-
-
-class TransformerRewardModel(SequenceNetwork):
-    """A reward for having come to a state: sequences `[T, B, input_dim]`, that state the last, to rewards `[B, 1]`."""
+    seed: ClassVar[int]
+    """What the weights are drawn from unless told otherwise: another number in each kind of network."""
 
     def __init__(
         self,
@@ -159,7 +142,19 @@ class TransformerRewardModel(SequenceNetwork):
     ):
         """Draw the weights; arguments as those of the policy. `dropout` is on while it is fitted, and else off."""
         sizes = _sizes(nhead, num_layers, dim_feedforward, dropout, model_dim, sequence_length)
-        super().__init__(input_dim, 1, 1.0, sizes, rngs or nnx.Rngs(2))
+        super().__init__(input_dim, 1, 1.0, sizes, rngs or nnx.Rngs(self.seed))
+
+
+class TransformerValueNetwork(_OneNumber):
+    """A critic: sequences `[T, B, input_dim]` to the discounted return that is expected, `[B, 1]`."""
+
+    seed = 1
+
+
+class TransformerRewardModel(_OneNumber):
+    """A reward for having come to a state: sequences `[T, B, input_dim]`, that state the last, to rewards `[B, 1]`."""
+
+    seed = 2
 
 
 def _sizes(

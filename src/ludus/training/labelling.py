@@ -1,8 +1,6 @@
 """Asking a person while a run trains: questions are written into the run folder, and answers are read from it.
 
-    reward/segments/000000.safetensors   the segments of all questions: question i is about segments 2i and 2i + 1
-    reward/preferences.jsonl             the answers (`runtime/preference_file.py`), added by whoever gives them
-
+`runs/questions.py` says where each of them stands.
 Answers come when they come, so what a run learns depends on that; what was answered by a checkpoint is part of it.
 """
 
@@ -20,6 +18,7 @@ from ludus.algorithms.learned_reward import LearnedReward
 from ludus.algorithms.preference_reward import PreferenceReward
 from ludus.algorithms.segments import Segments
 from ludus.envs.base import AnyEnv
+from ludus.runs.questions import ANSWERED, SEGMENTS
 from ludus.runtime import files
 from ludus.runtime.demonstration_file import write_demonstrations
 from ludus.runtime.demonstrations import Demonstrations
@@ -27,9 +26,6 @@ from ludus.runtime.preference_file import FILE_BYTES, Preferences, read_preferen
 from ludus.spaces import flatten, unflatten
 from ludus.training.iteration import TrainState
 from ludus.types import LudusError
-
-SEGMENTS = Path("reward") / "segments"
-ANSWERED = Path("reward") / "preferences.jsonl"
 
 
 def labelling_of(

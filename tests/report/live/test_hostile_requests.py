@@ -11,7 +11,7 @@ import socket
 import time
 
 import pytest
-from run_folders import learning_rows, make_run
+from run_folders import learning_rows, make_run, write_questions
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -47,6 +47,10 @@ PATHS = (
     "http://127.0.0.1:{port}/events", "http://evil.example/", "file:///etc/passwd", "*", "events", "/\x7f",
     "/events/", "/%65vents", "/events?run={run}&run={run}", "/events?run=../secret.txt",
     "/events?run=%2e%2e%2fsecret.txt", "/events?run=", "/events?run={run}x", "/events?=&=",
+    "/runs/{run}/questions/-1", "/runs/{run}/questions/2", "/runs/{run}/questions/{digits}",
+    "/runs/{run}/questions/%30", "/runs/{run}/questions/2/picture", "/runs/{linked}/questions/0",
+    "/runs/{run}/questions/", "/runs/{run}/questions/0/first",
+    "/runs/{linked}/questions/0/picture", "/runs/{run}/questions/../../secret.txt", "/runs/{run}/questions/0/../video",
     "/events?a=1&b=2&c=3&d=4&e=5", "/events?token={token}&run=/etc", "/runs/{run}/stop", "/?token={token}&x", "/\u00e9",
 )  # fmt: skip
 METHODS = ("HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "get", "post", "POST/", "G\tET", "\x00")
@@ -78,6 +82,13 @@ def cases() -> list:
     made += [("POST", "/runs/{run}/stop", {"Origin": origin}) for origin in ORIGINS]
     made += [("GET", path, {"X-Ludus-Token": token}) for token in TOKENS for path in ("/events", "/runs/{run}/video")]
     made += [("POST", "/runs/{run}/stop", {"X-Ludus-Token": token}) for token in TOKENS]
+    made += [("POST", "/runs/{run}/questions/0/first", {"Origin": origin}) for origin in ORIGINS]
+    made += [("POST", "/runs/{run}/questions/0/first", {"X-Ludus-Token": token}) for token in TOKENS]
+    made += [("POST", "/runs/{run}/questions/0/first", changes) for changes in ACTIONS]
+    made += [
+        ("POST", f"/runs/{{run}}/questions/{path}", {}) for path in ("0/third", "2/first", "-1/first", "0/picture", "0")
+    ]
+    made += [("POST", "/runs/{linked}/questions/0/first", {})]
     made += [("GET", path, {}) for path in PATHS]
     made += [("POST", path, {}) for path in ("/", "/events", "/runs/x/stop", "/runs/../stop", "/plotly.js")]
     made += [(method, "/runs/{run}/stop", {}) for method in METHODS]
@@ -102,6 +113,9 @@ def place(tmp_path_factory):
     linked = make_run(runs / "linked", learning_rows(20))
     (linked / "videos").mkdir()
     (linked / "videos" / "film.mp4").symlink_to(root / "secret.txt")
+    write_questions(runs / "one", 2)
+    (linked / "reward").mkdir()
+    (linked / "reward" / "segments").symlink_to(runs / "one" / "reward" / "segments")
     (linked / "log.txt").symlink_to(root / "secret.txt")
     outside = make_run(root / "outside", learning_rows(20))
     (runs / "out").symlink_to(outside)
@@ -134,7 +148,7 @@ def connections(served: Serving) -> list[connection.Connection]:
 def filled(served: Serving, text: str | None) -> str | None:
     token = served.access.token
     known = {"port": served.port, "token": token, "half": token[:20], "swapped": token.swapcase()}
-    known |= {"run": key(served, "one"), "linked": key(served, "linked")}
+    known |= {"digits": "9" * 5000, "run": key(served, "one"), "linked": key(served, "linked")}
     return text and re.sub(r"{(\w+)}", lambda found: str(known[found[1]]), text)
 
 
@@ -148,6 +162,7 @@ def test_a_hostile_request_gets_nothing(method, target, changes, served, stopped
     assert "content-security-policy: default-src 'none'" in answer.head.lower()
     assert "nosniff" in answer.head
     assert stopped == []
+    assert not list(served.server.page.index.folder.glob("*/reward/preferences.jsonl"))
 
 
 @pytest.mark.parametrize("raw", RAW, ids=range(len(RAW)))
@@ -172,8 +187,8 @@ def test_a_head_without_end_is_not_read_to_its_end(piece, served, monkeypatch):
     assert b"".join(parsed).count(b"\n") <= connection.MAX_LINES
 
 
-def test_there_are_more_than_two_hundred_of_them():
-    assert len(cases()) > 200
+def test_there_are_more_than_250_of_them():
+    assert len(cases()) > 250
 
 
 def test_the_same_requests_unchanged_are_answered(served, stopped):
@@ -181,6 +196,10 @@ def test_the_same_requests_unchanged_are_answered(served, stopped):
     assert stopped == []
     assert served.ask(served.head("POST", f"/runs/{key(served, 'one')}/stop")).status == 200
     assert [journal.parent.name for journal in stopped] == ["one"]
+    answers = served.server.page.index.folder / "one" / "reward" / "preferences.jsonl"
+    assert served.ask(served.head("POST", f"/runs/{key(served, 'one')}/questions/0/first")).status == 200
+    assert answers.read_bytes() == b'{"first": 0, "second": 1, "prefer": "first"}\n'
+    answers.unlink()
 
 
 def test_a_run_behind_a_link_that_leads_out_is_not_there(served):

@@ -12,7 +12,7 @@ import time
 
 import chromium
 import pytest
-from run_folders import full_rows, learning_rows, make_run
+from run_folders import full_rows, learning_rows, make_run, write_questions
 from watch_server import serving
 
 from ludus.runs.folder import read_identity
@@ -294,3 +294,44 @@ def test_a_run_elsewhere_has_no_button_and_says_why(tmp_path, visit):
         choose(page, "far")
         assert page.locator("#stop").is_hidden()
         assert "on another machine" in page.locator("#said").inner_text()
+
+
+@pytest.mark.requirement("S0.20")
+def test_questions_are_answered_by_keys_and_clicks(tmp_path, visit):
+    run = make_run(tmp_path / "asks", learning_rows(10))
+    make_run(tmp_path / "mute", learning_rows(10))
+    write_questions(run, 4)
+    answers = run / "reward" / "preferences.jsonl"
+    with serving(tmp_path) as served:
+        page = visit(served)
+        page.locator("#runs a", has_text="asks").click()
+        until(page, "document.getElementById('asked').textContent.startsWith('Question 1 of 4, 4 open')")
+        until(page, "document.getElementById('moment').value === '7'")  # both clips are played
+        pen = "document.querySelector('#{} .scene').getContext('2d')"
+        seen = f"[...new Uint32Array({pen}.getImageData(0, 0, 300, 200).data.buffer)]"
+        first, second = (page.evaluate(seen.format(side)) for side in ("first", "second"))
+        assert len(set(first)) > 10 and first != second
+        assert page.locator("#second .curve").count() == 4
+        page.keyboard.press("2")
+        until(page, "document.getElementById('asked').textContent.startsWith('Question 2 of 4, 3 open')")
+        page.locator("#answers [data-answer=equal]").click()
+        until(page, "document.getElementById('asked').textContent.startsWith('Question 3 of 4, 2 open')")
+        page.keyboard.press("s")
+        until(page, "document.getElementById('asked').textContent.startsWith('Question 4 of 4, 2 open')")
+        page.locator("#clips [data-answer=first]").click()
+        until(page, "document.getElementById('asked').textContent.startsWith('No question is open now')")
+        page.keyboard.press("b")  # and another answer to the same
+        until(page, "document.getElementById('asked').textContent.startsWith('Question 4 of 4, 1 open')")
+        page.keyboard.press("2")
+        until(page, "document.getElementById('heard').textContent === 'Question 4: the second is better.'")
+        page.locator("#filter").press("1")  # a word to find a run by answers nothing
+        page.locator("#filter").fill("")
+        found = [json.loads(line) for line in answers.read_text().splitlines()]
+        assert [(row["first"], row["prefer"]) for row in found] == [
+            (0, "second"),
+            (2, "equal"),
+            (6, "first"),
+            (6, "second"),
+        ]
+        page.locator("#runs a", has_text="mute").click()
+        until(page, "document.getElementById('title').textContent.length > 4 && document.getElementById('ask').hidden")

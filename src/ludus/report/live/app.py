@@ -1,9 +1,11 @@
 """The routes of the live page, and the check that every request passes first."""
 
 import asyncio
+import contextlib
 import os
+import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,8 +23,12 @@ from ludus.report.live.auth import Access, check_form
 from ludus.report.live.connection import Connection
 from ludus.report.live.run_files import open_newest_video
 from ludus.report.live.run_index import KEY, RunEntry, RunIndex
+from ludus.report.live.run_questions import NoQuestionError, RunQuestions
 from ludus.report.live.run_view import RunView
 from ludus.report.live.stream import PageUpdates
+from ludus.runs.limits import reason
+from ludus.runs.strict_json import strict_json
+from ludus.runtime.preference_file import ANSWERS
 from ludus.types import LudusError
 
 MAX_STREAMS = 16
@@ -31,6 +37,8 @@ PERIOD_SECONDS, HURRY_SECONDS, PING_SECONDS = 1.0, 0.05, 15.0
 KEPT_SECONDS = 60.0
 """Seconds for which the rows read of a run are kept after its last page was closed."""
 CHUNK_BYTES = 1 << 18
+NUMBER = re.compile("[0-9]{1,9}")
+"""Of a question."""
 NO_STORE = {"Cache-Control": "no-store"}
 
 
@@ -80,6 +88,9 @@ class LivePage:
             Route("/events", self._events),
             Route("/runs/{key}/video", self._video),
             Route("/runs/{key}/stop", self._stop, methods=["POST"]),
+            Route("/runs/{key}/questions/{number}", self._question),
+            Route("/runs/{key}/questions/{number}/picture", self._picture),
+            Route("/runs/{key}/questions/{number}/{answer}", self._answer, methods=["POST"]),
         ]
         application = Starlette(
             routes=routes,
@@ -111,11 +122,40 @@ class LivePage:
         return StreamingResponse(_chunks(file), headers=headers, media_type=media_type, background=closing)
 
     async def _stop(self, request: Request) -> Response:
-        try:
+        with _refusing():
             answer = await asyncio.to_thread(self.index.stop, self._run(request).key)
-        except LudusError as error:
-            raise HTTPException(409, str(error)) from error
         return PlainTextResponse(answer, headers=NO_STORE)
+
+    async def _questions(self, request: Request) -> tuple[RunQuestions, int]:
+        """Return the questions of the run that a path names, and the number of one."""
+        key, number = self._run(request).key, request.path_params["number"]
+        view = await self._view(key) if NUMBER.fullmatch(number) else None
+        if view is None:
+            raise HTTPException(404, "there is no such question")
+        return view.questions, int(number)
+
+    async def _question(self, request: Request) -> Response:
+        questions, number = await self._questions(request)
+        with _refusing():
+            clip = await asyncio.to_thread(questions.clip, number)
+        return Response(strict_json(clip), headers=NO_STORE, media_type="application/json")
+
+    async def _picture(self, request: Request) -> Response:
+        questions, number = await self._questions(request)
+        with _refusing():
+            picture = await asyncio.to_thread(questions.picture, number)
+        if picture is None:
+            return Response(status_code=204, headers=NO_STORE)
+        return Response(picture, headers=NO_STORE, media_type="image/png")
+
+    async def _answer(self, request: Request) -> Response:
+        prefer = request.path_params["answer"]
+        if prefer not in ANSWERS:
+            raise HTTPException(404, "an answer is first, second or equal")
+        questions, number = await self._questions(request)
+        with _refusing():
+            state = await asyncio.to_thread(questions.answer, number, prefer)
+        return Response(strict_json(state), headers=NO_STORE, media_type="application/json")
 
     async def _events(self, request: Request) -> Response:
         key = request.query_params.get("run")
@@ -158,6 +198,15 @@ class LivePage:
 async def _send_asset(request: Request) -> Response:
     found = await asyncio.to_thread(asset, request.scope["path"])
     return Response(found.content, headers={"Cache-Control": found.cache_control}, media_type=found.media_type)
+
+
+@contextlib.contextmanager
+def _refusing() -> Generator[None]:
+    """Answer what cannot be done with the reason."""
+    try:
+        yield
+    except (LudusError, OSError) as error:
+        raise HTTPException(404 if isinstance(error, NoQuestionError) else 409, reason(error)) from error
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:

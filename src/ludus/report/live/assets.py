@@ -31,6 +31,7 @@ ASSETS: dict[str, tuple[Callable[[], str], str]] = {
     "/plotly.js": (plotly_js, "text/javascript"),
     "/page.js": (lambda: f"const PANELS = [];\n{resource('page.js')}", "text/javascript"),
     "/watch.js": (lambda: _resource("watch.js"), "text/javascript"),
+    "/ask.js": (lambda: _resource("ask.js"), "text/javascript"),
     "/style.css": (lambda: resource("page.css") + _resource("watch.css"), "text/css"),
 }
 """By path; no other path leads to a file of the package."""

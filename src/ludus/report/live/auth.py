@@ -73,7 +73,8 @@ class Access:
     host: str
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    """The secret of a live page: a browser that sends it may look, and may ask a run to stop."""
+    """The secret of a live page: a browser that sends it may look, may ask a run to stop, and may answer what
+    a run asks."""
 
     @property
     def address(self) -> str:

@@ -14,6 +14,7 @@ from ludus.report.html.page import drawn, panel_id, run_facts, run_notes
 from ludus.report.live.process import Usage, UsageMeter
 from ludus.report.live.run_files import log_end, newest_video
 from ludus.report.live.run_index import RunEntry
+from ludus.report.live.run_questions import RunQuestions
 from ludus.report.verdict import verdict
 from ludus.runs.journal import JOURNAL
 from ludus.runs.limits import reason
@@ -43,6 +44,7 @@ class RunView:
         """Headings, and the identifiers of the panels under each."""
         self.panels: dict[str, tuple[str, str]] = {}
         """A digest and the panel as JSON, by identifier."""
+        self.questions = RunQuestions(entry.path)
         self._reader = Reader(entry.path / JOURNAL)
         self._drawn_state: tuple[int, int] | None = None
         self._summary: dict[str, Any] = {}
@@ -76,6 +78,7 @@ class RunView:
             "log": log_end(path / LOG),
             "video": video and video._asdict(),
             "use": usage and usage._asdict(),
+            "questions": self.questions.state(),
             "stoppable": row.get("stoppable", False),
             "asked": is_asked_to_stop,
         }

@@ -101,6 +101,7 @@
     at("notes").replaceChildren(...[head.problem, ...(head.notes || [])].filter(Boolean).map((note) => made("li", note)));
     onStop(head);
     onVideo(head.video);
+    window.ludus.questions(head.id, head.questions, ask);
   }
   function fact([name, value, more]) {
     const cell = made("div"), told = made("dd", value);
@@ -287,6 +288,7 @@
       for (const name of ["facts", "notes", "use"]) at(name).replaceChildren();
       for (const name of ["verdict", "stop", "use", "logged"]) at(name).hidden = true;
       onVideo(null);
+      window.ludus.questions(null, null, ask);
       clearTimeout(sure);
       sure = 0;
     }

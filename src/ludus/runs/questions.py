@@ -1,4 +1,8 @@
-"""The questions that a run asks a person, and the answers: what terminal and page have in common."""
+"""The questions that a run asks a person, and the answers: what terminal and page have in common.
+
+reward/segments/000000.safetensors   the segments of all questions: question i is about segments 2i and 2i + 1
+reward/preferences.jsonl             the answers (`runtime/preference_file.py`), added by whoever gives them
+"""
 
 import contextlib
 from pathlib import Path
@@ -10,9 +14,10 @@ from ludus.runtime import files
 from ludus.runtime.demonstration_file import read_demonstrations
 from ludus.runtime.preference_file import FILE_BYTES, as_line, read_preferences
 from ludus.spaces import flatten, leaves
-from ludus.training.labelling import ANSWERED, SEGMENTS
 from ludus.types import LudusError
 
+SEGMENTS = Path("reward") / "segments"
+ANSWERED = Path("reward") / "preferences.jsonl"
 BARS = "▁▂▃▄▅▆▇█"
 MOST_LINES = 24
 """So many numbers of an observation are shown at most."""
@@ -53,7 +58,7 @@ class Questions:
 
     def shown(self, number: int) -> list[str]:
         """Return both segments of a question as lines: for each number of observation and action, its way."""
-        sides = [self._columns(2 * number + part) for part in (0, 1)]
+        sides = [self.columns(2 * number + part) for part in (0, 1)]
         width = max(map(len, sides[0]))
         lines = []
         for name in list(sides[0])[:MOST_LINES]:
@@ -63,7 +68,8 @@ class Questions:
             lines.append(f"  {name:<{width}}  {bars}  {low:.3g} to {high:.3g}")
         return [f"  {'':<{width}}  {'1':<{len(first)}}   2", *lines]
 
-    def _columns(self, episode: int) -> dict[str, np.ndarray]:
+    def columns(self, episode: int) -> dict[str, np.ndarray]:
+        """Return every number of a segment's observations and actions by its name, each in float64 `[steps]`."""
         segments, columns = self.segments, {}
         rows = slice(int(segments.starts[episode]), int(segments.ends[episode]) + 1)
         of = (("obs", segments.observation_space, segments.obs), ("action", segments.action_space, segments.action))
