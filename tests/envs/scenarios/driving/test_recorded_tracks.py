@@ -13,7 +13,7 @@ from ludus.envs.scenarios.driving.environment import Driving
 from ludus.envs.scenarios.driving.recorded_tracks import LANES, TRACKS, read_recorded
 from ludus.envs.scenarios.driving.soundness import defects
 from ludus.envs.scenarios.driving.traffic import SIZE, poses
-from ludus.envs.scenarios.stored import kinds_of
+from ludus.envs.scenarios.stored import kinds_of, opened, rows
 from ludus.types import LudusError
 
 pytestmark = pytest.mark.slow
@@ -74,11 +74,11 @@ def vehicles(scenario: str = "one") -> list[dict]:
 
 
 def written(folder: Path, tracks: list[dict], roads: list[dict]) -> Path:
-    for name, columns, rows in (("tracks", TRACKS, tracks), ("lanes", LANES, roads)):
+    for name, columns, told in (("tracks", TRACKS, tracks), ("lanes", LANES, roads)):
         with (folder / f"{name}.csv").open("w", newline="") as file:
             table = csv.DictWriter(file, columns)
             table.writeheader()
-            table.writerows(rows)
+            table.writerows(told)
     return folder
 
 
@@ -141,6 +141,19 @@ def test_what_cannot_be_used_is_left_out_by_name(tmp_path):
         "short": "the driven car has 30 steps from 0 on, and 41 are needed",
         "nobody": "0 vehicles are marked is_ego, not one",
     }
+
+
+def test_a_set_is_written_and_what_is_left_out_is_told(run, tmp_path):
+    short = [row for row in vehicles("short") if row["step"] < 30]
+    written(tmp_path, [*vehicles(), *short], [*lanes("one"), *lanes("short")])
+    options = [
+        f"env_options.{name}={getattr(ENV, name)}" for name in ("scenario_length", "num_cars", "objects", "others")
+    ]
+    code, out, err = run("scenarios", "read", tmp_path, "--out", "roads", *options)
+    assert (code, err) == (0, "short: left out, since the driven car has 30 steps from 0 on, and 41 are needed\n")
+    assert rows(ENV, opened("roads", ENV, "driving"), "training")["scenario/start/speed"].tolist() == [8.0]
+    code, out, err = run("scenarios", "read", "nowhere", "--out", "more", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1) and "nowhere/tracks.csv: cannot be read" in err
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ RAW = 128
 MOST_ASIDE = 2.0
 """A vehicle that is farther than this from a path, in the mean, does not drive on it."""
 MOST_CHAINS = 64
+KIND = sum(map(len, Driving.templates.values()))
+"""Of all these scenarios: the number after those of the templates."""
 
 Table = dict[str, list[dict[str, Any]]]
 """The rows of each scenario."""
@@ -245,7 +247,7 @@ def _lines(ways: Sequence[Way]) -> tuple[Lines, Any]:
 
 @jax.jit
 def _built(lines: Lines, limit: jax.Array) -> Any:
-    return built(lines, limit, jnp.float32(40.0), jnp.float32(0.0), jnp.int32(0))
+    return built(lines, limit, jnp.float32(40.0), jnp.float32(0.0), jnp.int32(KIND))
 
 
 def _around(kept: Sequence[tuple[Track, int]], ways: Sequence[Way], count: int, steps: int) -> tuple[Crew, Cars]:
