@@ -199,7 +199,7 @@ def test_no_global_random_state():
 
 def test_public_names():
     assert sorted(ludus.__all__) == [
-        "ActorCritic", "Agent", "Algorithm", "BC", "Callback", "CheckpointOptions", "ConvergenceOptions",
+        "ActorCritic", "Agent", "Algorithm", "BC", "BCSAC", "Callback", "CheckpointOptions", "ConvergenceOptions",
         "DemonstrationReward", "Demonstrations", "Environment", "Evaluation", "GRU", "LearnedReward", "LudusError",
         "MLP", "Masked", "PPO", "Policy", "PreferenceReward", "RegressionReward", "RewardModel", "SAC", "Settings",
         "Step", "StorageOptions", "TrackingOptions", "Trainer", "Transformer", "Update", "evaluate", "load_policy",

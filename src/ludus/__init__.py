@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ludus.algorithms.base import Algorithm, Update
     from ludus.algorithms.bc import BC
+    from ludus.algorithms.bc_sac import BCSAC
     from ludus.algorithms.demonstration_reward import DemonstrationReward
     from ludus.algorithms.learned_reward import LearnedReward
     from ludus.algorithms.policy import Policy, load_policy
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BC",
+    "BCSAC",
     "GRU",
     "MLP",
     "PPO",
@@ -84,6 +86,7 @@ __all__ = [
 _HOMES = {
     "algorithms.base": ["Algorithm", "Update"],
     "algorithms.bc": ["BC"],
+    "algorithms.bc_sac": ["BCSAC"],
     "algorithms.demonstration_reward": ["DemonstrationReward"],
     "algorithms.learned_reward": ["LearnedReward"],
     "algorithms.policy": ["Policy", "load_policy"],

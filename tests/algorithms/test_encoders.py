@@ -102,7 +102,7 @@ def test_the_critics_train_an_encoder_that_they_share_with_the_actor():
     ones = jnp.ones(16)
     drawn = Drawn(seen, jnp.zeros((16, 2)), -ones, ones, seen, ones)
     before, noise = state.learner, jax.random.normal(jax.random.key(3), (2, 16, 2))
-    after, _, gradient = jax.jit(lambda: sac._gradient_step(before, drawn, noise, networks))()
+    after, _, gradient = jax.jit(lambda: sac._gradient_step(before, drawn, noise, (), networks))()
     old, new, targets = (
         encoder_in(networks.critic, x)
         for x in (before.parameters.critics, after.parameters.critics, after.target_critics)

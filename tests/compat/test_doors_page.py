@@ -8,6 +8,8 @@ import pytest
 from places import DOCS
 
 from ludus.algorithms import ppo
+from ludus.compat import scenario_train
+from ludus.envs.scenarios.driving import metrics as driving_metrics
 from ludus.runs import metrics
 from ludus.training.config import help_text
 
@@ -52,6 +54,19 @@ def test_every_key_is_one():
     for _, keys in table("setting there"):
         for key in keys:
             assert key.partition("=")[0] in known or key.startswith("env_options."), key
+
+
+@pytest.mark.requirement("S2.18")
+def test_driving_figures_are_those_of_the_simulator():
+    rows = table("driving figure there, `metrics/`")
+    told = {there: here for names in rows for there, here in zip(names[0], names[1] or names[0], strict=True)}
+    assert told == scenario_train.DRIVING
+    assert set(told.values()) <= set(driving_figures())
+
+
+def driving_figures() -> dict:
+    """What the simulator says of an episode in which nothing has happened."""
+    return driving_metrics.figures(driving_metrics.nothing(), 1.0)
 
 
 def test_every_figure_is_journalled():

@@ -122,7 +122,7 @@ def test_scenario_commands_run(tmp_path, monkeypatch, capsys):
 def test_commands_from_demonstrations_to_a_better_policy_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "en" / "demonstrations.md").read_text()
-    for line in re.search(r"^```bash\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1].splitlines():
+    for line in "".join(re.findall(r"^```bash\n(.*?)^```", page, re.DOTALL | re.MULTILINE)).splitlines():
         words = shlex.split(line)[1:]
         short = ["total_steps=1", "eval_frequency=0", "eval_episodes_final=1", "verbose=false"]
         assert main([*words, *(short if words[0] == "train" else ["--episodes", "2"])]) == 0

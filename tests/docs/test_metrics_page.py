@@ -8,7 +8,7 @@ import pytest
 from places import ROOT
 
 import ludus
-from ludus.algorithms import bc, diagnostics, kl_penalty, learned_reward, ppo, sac, saturation
+from ludus.algorithms import bc, bc_sac, diagnostics, kl_penalty, learned_reward, ppo, sac, saturation
 from ludus.report.figures import several
 from ludus.report.html import page
 from ludus.runs import metrics
@@ -30,7 +30,14 @@ def test_the_table_has_every_figure_once_and_its_title():
     names = [metric.name for metric in metrics.TABLE]
     assert len(set(names)) == len(names)
     shared = names_of((*metrics.UPDATE, *metrics.REWARD, *metrics.NORMS, *metrics.HISTOGRAMS))
-    algorithms = {*ppo.METRICS, *kl_penalty.METRICS, *sac.METRICS, *bc.METRICS, *learned_reward.METRICS}
+    algorithms = {
+        *ppo.METRICS,
+        *kl_penalty.METRICS,
+        *sac.METRICS,
+        *bc.METRICS,
+        *bc_sac.METRICS,
+        *learned_reward.METRICS,
+    }
     assert shared <= {*algorithms, *diagnostics.METRICS, *diagnostics.HISTOGRAMS}, "nobody writes these"
     of_updates = (*metrics.UPDATE, *metrics.REWARD)
     known = (*metrics.ITERATION, *metrics.WHOLE_EPISODES, *metrics.TIMES, *metrics.EVALUATION, *of_updates)

@@ -9,7 +9,7 @@ import re
 
 from places import DOCS
 
-from ludus.algorithms import bc, diagnostics, kl_penalty, learned_reward, ppo, sac, saturation
+from ludus.algorithms import bc, bc_sac, diagnostics, kl_penalty, learned_reward, ppo, sac, saturation
 from ludus.runs import metrics
 from ludus.runs.metrics import Metric
 
@@ -25,6 +25,7 @@ SECTIONS: dict[str, tuple[Metric, ...] | dict[str, str]] = {
     "PPO with a penalty on divergence": kl_penalty.METRICS,
     "SAC": sac.METRICS,
     "BC": bc.METRICS,
+    "BC and SAC at once": {name: bc_sac.METRICS[name] for name in ("policy_loss", "imitation", "nll", "action_error")},
     "Learned rewards": learned_reward.METRICS,
     "Health": diagnostics.METRICS | saturation.METRICS,
     "Histograms": diagnostics.HISTOGRAMS,

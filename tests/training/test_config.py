@@ -175,7 +175,7 @@ def test_every_preset_is_valid_and_says_something(name, tmp_path):
     if env == "default":
         env = "MountainCarContinuous-v0"
     words = [f"env={env}", f"algorithm={algorithm}"]
-    if algorithm == "bc":
+    if algorithm in ("bc", "bc_sac"):
         made = ludus.make_env(env)
         shown = from_arrays(made.observation_space, made.action_space, np.zeros((1, 2)), np.zeros((1, 1)))
         ludus.write_demonstrations(shown, tmp_path / "demos.safetensors")
@@ -281,7 +281,7 @@ def test_help_gives_every_key_a_type_a_default_and_a_meaning():
     assert lines["algorithm.accumulation_steps"][1:3] == ["int", "1"]
     names = {f.name for f in dataclasses.fields(config.TrainConfig)} - config.PARTS.keys() - {"sources"}
     names |= {f"{part}.{f.name}" for part, kind in config.PARTS.items() for f in dataclasses.fields(kind)}
-    for algorithm in (ludus.PPO, ludus.SAC, ludus.BC):
+    for algorithm in (ludus.PPO, ludus.SAC, ludus.BC, ludus.BCSAC):
         names |= {f"algorithm.{f.name}" for f in dataclasses.fields(algorithm)} - {
             "algorithm.network",
             "algorithm.optimizer",

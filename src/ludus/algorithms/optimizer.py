@@ -21,10 +21,11 @@ from ludus.types import Array, Tree
 
 if TYPE_CHECKING:
     from ludus.algorithms.bc import BC
+    from ludus.algorithms.bc_sac import BCSAC
     from ludus.algorithms.ppo import PPO
     from ludus.algorithms.sac import SAC
 
-Kind = TypeVar("Kind", "PPO", "SAC", "BC")
+Kind = TypeVar("Kind", "PPO", "SAC", "BC", "BCSAC")
 
 
 class Optimizer(NamedTuple):

@@ -12,6 +12,7 @@ import numpy as np
 
 from ludus.algorithms.base import Algorithm, check_algorithm
 from ludus.algorithms.bc import BC
+from ludus.algorithms.bc_sac import BCSAC
 from ludus.algorithms.demonstration_reward import DemonstrationReward
 from ludus.algorithms.hyperparameters import register
 from ludus.algorithms.learned_reward import LearnedReward
@@ -26,7 +27,7 @@ from ludus.networks.encoders import ENCODERS
 from ludus.runtime import user_code
 from ludus.types import LudusError
 
-ALGORITHMS: dict[str, type] = {"ppo": PPO, "sac": SAC, "bc": BC}
+ALGORITHMS: dict[str, type] = {"ppo": PPO, "sac": SAC, "bc": BC, "bc_sac": BCSAC}
 REWARDS: dict[str, type] = {
     "preferences": PreferenceReward,
     "demonstrations": DemonstrationReward,

@@ -24,7 +24,17 @@ from ludus.algorithms.normalize import normalize, update_statistics
 from ludus.algorithms.observations import observation_statistics
 from ludus.algorithms.optimizer import Optimizer, without_optimizer
 from ludus.algorithms.replay import Drawn, Replay
-from ludus.algorithms.sac_state import Learner, Minibatch, Noise, Parameters, PartUpdate, SACCritic, SACPolicy, SACState
+from ludus.algorithms.sac_state import (
+    Guide,
+    Learner,
+    Minibatch,
+    Noise,
+    Parameters,
+    PartUpdate,
+    SACCritic,
+    SACPolicy,
+    SACState,
+)
 from ludus.algorithms.saturation import sac_saturation
 from ludus.algorithms.schedules import Schedule
 from ludus.algorithms.sequence_replay import draw, empty, store
@@ -165,8 +175,11 @@ class SAC(Algorithm):
         """Return the new memory and the lesser of both critics' values of actions as the environment takes them."""
         return critic.step(memory, obs, from_environment(critic.network.spec.action_space, action))
 
-    def update(self, state: SACState, rollout: Rollout, key: jax.Array) -> Update:
-        """Store the rollout, then make the gradient steps that its environment steps have earned."""
+    def update(self, state: SACState, rollout: Rollout, key: jax.Array, guide: Guide | None = None) -> Update:
+        """Store the rollout, then make the gradient steps that its environment steps have earned.
+
+        A guide is what the actor is to heed besides the critics.
+        """
         steps = blank_padding(rollout.steps)
         data_fault = first_fault(
             observation=(steps.obs, steps.next_obs), reward=steps.reward, action=steps.extras["unit_action"]
@@ -178,7 +191,7 @@ class SAC(Algorithm):
         owed = state.owed_updates + (count - (state.warmup_left - warmup_left)) * self.updates_per_step
         updates = jnp.where(data_fault == 0, jnp.maximum(jnp.floor(owed), 0), 0).astype(jnp.int32)
 
-        learner, means, gradient = self._gradient_steps(state, replay, observations, updates, key)
+        learner, means, gradient = self._gradient_steps(state, replay, observations, updates, key, guide)
         # The last gradient is looked at here, so that the loop is the same program whether or not it is diagnosed too.
         fault = first_fault(
             loss=(means["critic_loss"], means["policy_loss"]),
@@ -197,7 +210,13 @@ class SAC(Algorithm):
         return Update(new, metrics, updates, fault, gradient)
 
     def _gradient_steps(
-        self, state: SACState, replay: Replay, observations: Tree, updates: jax.Array, key: jax.Array
+        self,
+        state: SACState,
+        replay: Replay,
+        observations: Tree,
+        updates: jax.Array,
+        key: jax.Array,
+        guide: Guide | None,
     ) -> tuple[Learner, dict[str, jax.Array], Parameters]:
         """Make so many steps; returns the mean of each of `STEP_METRICS` over them, and the last gradient."""
 
@@ -206,12 +225,15 @@ class SAC(Algorithm):
             sample_key, noise_key = jax.random.split(jax.random.fold_in(key, i))
             drawn = draw(self, state.networks, replay, sample_key, partial(normalize, observations))
             noise = jax.random.normal(noise_key, (2, *drawn.action.shape))
-            learner, report, gradient = share(self, learner, drawn, noise)
+            shown = () if guide is None else guide.draw(jax.random.fold_in(sample_key, 1), observations)
+            learner, report, gradient = share(self, learner, drawn, noise, shown)
             return learner, jax.tree.map(jnp.add, totals, report), gradient
 
         rows = 1 if state.networks.has_memory else 0  # the axis of what is drawn along which devices share it
         share = placement.each(
-            partial(type(self)._gradient_step, networks=state.networks), None, None, rows, rows + 1, out=None
+            partial(type(self)._gradient_step, networks=state.networks, guide=guide),
+            *(None, None, rows, rows + 1, rows),
+            out=None,
         )
         gradient = jax.tree.map(jnp.zeros_like, state.learner.parameters)
         start = state.learner, MetricVector.zeros(STEP_METRICS), gradient
@@ -219,13 +241,21 @@ class SAC(Algorithm):
         means = jax.tree.map(lambda total: total / jnp.maximum(updates, 1), totals)
         return learner, means.scalars(), gradient
 
-    def _gradient_step(self, learner: Learner, drawn: Drawn, noise: jax.Array, networks: SoftNetworks) -> Steps:
+    def _gradient_step(
+        self,
+        learner: Learner,
+        drawn: Drawn,
+        noise: jax.Array,
+        shown: Tree,
+        networks: SoftNetworks,
+        guide: Guide | None = None,
+    ) -> Steps:
         """One gradient step of the critics, then of the actor against them, then of the temperature."""
         log_alpha = learner.parameters.log_alpha
         weight = drawn.weight / jnp.maximum(placement.total(drawn.weight.sum()), 1.0)
         batch = Minibatch(drawn, weight, jnp.exp(log_alpha) if self.automatic_alpha else jnp.asarray(self.alpha))
         critics = self.update_critics(networks, learner, batch, noise[0])
-        actor = self.update_actor(networks, learner, critics.parameters, batch, noise[1])
+        actor = self.update_actor(networks, learner, critics.parameters, batch, noise[1], guide, shown)
         temperature = self.update_temperature(learner, batch, log_prob=actor.mean)
         new = Learner(
             Parameters(actor.parameters, critics.parameters, temperature.parameters),
@@ -263,18 +293,29 @@ class SAC(Algorithm):
         return self._descend(loss, parameters.critics, learner.optimizers.critics)
 
     def update_actor(
-        self, networks: SoftNetworks, learner: Learner, critics: Leaves, batch: Minibatch, noise: jax.Array
+        self,
+        networks: SoftNetworks,
+        learner: Learner,
+        critics: Leaves,
+        batch: Minibatch,
+        noise: jax.Array,
+        guide: Guide | None = None,
+        shown: Tree = (),
     ) -> PartUpdate:
         """The actor towards less alpha log pi - min Q, eq. 7 to 9; `mean` is of log pi.
 
-        An encoder that it shares is the critics', and stays theirs.
+        An encoder that it shares is the critics', and stays theirs. A guide adds its term.
         """
         obs, actor = batch.drawn.obs, networks.with_encoder(learner.parameters.actor, critics)
 
         def loss(leaves: Leaves) -> tuple[jax.Array, jax.Array]:
-            action, log_prob = _sampled(networks.actor.merge(networks.without_slope(leaves))(obs), noise)
+            module = networks.actor.merge(networks.without_slope(leaves))
+            action, log_prob = _sampled(module(obs), noise)
             value = critic_values(networks.critic, critics, obs, action).min(axis=0)
             term = jnp.sum(batch.weight * (batch.alpha * log_prob - value))
+            if guide is not None:
+                size = placement.total(jnp.sum(batch.weight * jnp.abs(jax.lax.stop_gradient(value))))
+                term += guide.loss(module, shown, size)
             return term, jnp.sum(batch.weight * log_prob)
 
         made = self._descend(loss, actor, learner.optimizers.actor)

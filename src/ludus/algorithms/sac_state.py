@@ -1,7 +1,8 @@
 """SAC's state: the whole of it, and the parts that acting, valuing and a gradient step take."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,15 @@ class Minibatch(NamedTuple):
     drawn: Drawn
     weight: jax.Array
     alpha: jax.Array
+
+
+class Guide(NamedTuple):
+    """A second teacher of the actor, besides the critics: rows for each gradient step, and a loss of them."""
+
+    draw: Callable[[jax.Array, Tree], Tree]
+    """Rows by a key and the statistics of observations; devices share them as they share transitions."""
+    loss: Callable[[Any, Tree, jax.Array], jax.Array]
+    """The term that is added to the actor's loss, by its module, rows, and the mean size of the values."""
 
 
 class PartUpdate(NamedTuple):

@@ -1,4 +1,4 @@
-"""Checks of PPO, SAC and BC before anything is compiled; each refusal is one line with field, value and fix."""
+"""Checks of the algorithms before anything is compiled; each refusal is one line with field, value and fix."""
 
 from typing import TYPE_CHECKING
 
@@ -143,31 +143,36 @@ def check_bc(bc: "BC", spec: Spec) -> None:
         check_observation_space("BC", spec.observation_space)
         check_action_space("BC", spec.action_space)
         network_for(bc.network, spec).check_actor_critic()
-    if not bc.demonstrations:
+    check_demonstrations(bc.demonstrations, spec)
+
+
+def check_demonstrations(path: str, spec: Spec) -> None:
+    """Refuse demonstrations that are not of the environment."""
+    if not path:
         raise LudusError(
             "algorithm.demonstrations: required, but not given (as in algorithm.demonstrations=demos.safetensors)"
         )
-    shown = read_demonstrations(bc.demonstrations)
+    shown = read_demonstrations(path)
     try:
         check_spaces(shown, spec.observation_space, spec.action_space)
         check_allowed(shown)
     except LudusError as error:
         told = str(error).removeprefix("demonstrations: ")
-        raise LudusError(f"algorithm.demonstrations={bc.demonstrations}: {told}") from error
+        raise LudusError(f"algorithm.demonstrations={path}: {told}") from error
 
 
 def check_sac_devices(sac: "SAC", spec: Spec, count: int) -> None:
     """Refuse batches and a replay that devices cannot share evenly."""
     length = sac.segment_length if hasattr(sac.network, "unit") else 1
-    if sac.batch_size // length % count:
+    check_shares("batch_size", sac.batch_size, count, length)
+    check_shares("replay_size", sac.replay_size, count, FRAME_SHARE)
+
+
+def check_shares(name: str, value: int, count: int, unit: int = 1) -> None:
+    """Refuse a number of rows that devices cannot share evenly in whole units."""
+    if value // unit % count or value % unit:
         raise LudusError(
-            f"algorithm.batch_size={sac.batch_size}: {count} devices cannot share it evenly; give a multiple of "
-            f"{length * count}"
-        )
-    if (unit := FRAME_SHARE * count) and sac.replay_size % unit:
-        raise LudusError(
-            f"algorithm.replay_size={sac.replay_size}: {count} devices cannot share it evenly; give a multiple of "
-            f"{unit}"
+            f"algorithm.{name}={value}: {count} devices cannot share it evenly; give a multiple of {unit * count}"
         )
 
 

@@ -16,10 +16,24 @@ LAST = "/last"
 
 
 class DriverScore(NamedTuple):
-    """An evaluation, and the kind of the scenario of each episode where there are any."""
+    """An evaluation, the kind of the scenario of each episode where there are any, who drove, and in what variant."""
 
     evaluation: Evaluation
     kinds: Sequence[str]
+    driver: str = ""
+    variant: str = ""
+
+
+def label(driver: str | None, variant: str | None, is_only: bool) -> str:
+    """Return the name of an evaluation among others: who drove and, where there are several, in what variant."""
+    if is_only:
+        return driver or ""
+    return f"{driver or 'policy'} {'nominal' if variant in (None, 'none') else variant}"
+
+
+def worst(made: DriverScore, count: int) -> list[int]:
+    """Return the numbers of the episodes with the least return, the worst first."""
+    return [int(number) for number in made.evaluation.returns.argsort(kind="stable")[:count]]
 
 
 def idle(env: AnyEnv) -> Policy:
@@ -30,10 +44,10 @@ def idle(env: AnyEnv) -> Policy:
 def summary(made: Mapping[str, DriverScore]) -> dict[str, Any]:
     """Return means and their intervals; by the name of who drove, where that was asked."""
     told = {}
-    for driver, (evaluation, kinds) in made.items():
-        about: dict[str, Any] = dict(evaluation.summary())
-        if kinds:
-            about["intervals"] = {name: list(bounds) for name, bounds in evaluation.intervals().items()}
+    for driver, played in made.items():
+        about: dict[str, Any] = dict(played.evaluation.summary())
+        if played.kinds:
+            about["intervals"] = {name: list(bounds) for name, bounds in played.evaluation.intervals().items()}
         told[driver] = about
     return told[""] if list(told) == [""] else told
 
@@ -60,17 +74,19 @@ def _cell(mean: float | None, bounds: tuple[float, float] | None) -> str:
 
 def write_csv(path: Path, made: Mapping[str, DriverScore]) -> None:
     """Write a row for each episode; where episodes are scenarios, with the kind of each."""
-    has_kinds, has_drivers = any(played.kinds for played in made.values()), list(made) != [""]
     first = next(iter(made.values())).evaluation
-    extra = [name for name, is_there in (("driver", has_drivers), ("kind", has_kinds)) if is_there]
+    has_kinds = any(played.kinds for played in made.values())
+    own = [name for name in ("driver", "variant") if any(getattr(played, name) for played in made.values())]
+    extra = [*own, *(["kind"] if has_kinds else [])]
     try:
         with path.open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["episode", *extra, "return", "length", *first.info])
-            for driver, (evaluation, kinds) in made.items():
+            for played in made.values():
+                evaluation, kinds = played.evaluation, played.kinds
+                told = [getattr(played, name) for name in own]
                 columns = [x.tolist() for x in (evaluation.returns, evaluation.lengths, *evaluation.info.values())]
                 for number, row in enumerate(zip(*columns, strict=True)):
-                    words = [*([driver] if has_drivers else []), *([kinds[number]] if has_kinds else [])]
-                    table.writerow([number, *words, *row])
+                    table.writerow([number, *told, *([kinds[number]] if has_kinds else []), *row])
     except OSError as error:
         raise LudusError(f"--csv={path}: cannot be written ({error.strerror})") from error

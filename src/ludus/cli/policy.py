@@ -1,6 +1,7 @@
 """Verbs that let a trained policy act: `evaluate`, `record`, `video` and `export`."""
 
 import contextlib
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -33,7 +34,9 @@ def evaluate(words: list[str]) -> int:
         help="how many (default: 100), or all held-out scenarios",
     )
     parser.add_argument("--scenarios", metavar="FOLDER", help="play the evaluation scenarios of another set")
-    parser.add_argument("--variant", metavar="NAME", help="of the environment: for driving, noisy or adversarial")
+    parser.add_argument(
+        "--variant", metavar="NAMES", help="of the environment, side by side: for driving none,noisy,adversarial"
+    )
     parser.add_argument(
         "--driver", metavar="NAMES", help="rules of the environment that act instead: agent,expert,idm,constant,random"
     )
@@ -47,30 +50,65 @@ def evaluate(words: list[str]) -> int:
     parser.add_argument("--checkpoint", metavar="STEP", help="latest, best or a step, instead of the final policy")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a table of the episodes")
+    parser.add_argument("--film", type=int, default=0, metavar="N", help="film the N worst of them, in RUN/videos")
     given = parser.parse_intermixed_args(words)
+    _check_film(given)
     from ludus.cli import evaluations
     from ludus.training.evaluation import evaluate as evaluated
     from ludus.training.run_config import environment_in
 
     policy, config = _player(given.words, given.driver, given.checkpoint)
     config = config if given.env is None else _elsewhere(given.env, config)
-    changes = {"scenarios": given.scenarios, "variant": given.variant}
-    changes = {name: value for name, value in changes.items() if value is not None and value != "eval"}
-    config = {**config, "env_options": {**(config.get("env_options") or {}), **changes}}
+    options = dict(config.get("env_options") or {})
+    if given.scenarios not in (None, "eval"):
+        options["scenarios"] = given.scenarios
+    drivers = [None] if given.driver is None else given.driver.split(",")
+    variants = [None] if given.variant is None else given.variant.split(",")
     made: dict[str, evaluations.DriverScore] = {}
     more = _lookahead(given)
-    for driver in [None] if given.driver is None else given.driver.split(","):
-        options = config["env_options"] if driver is None else {**config["env_options"], "driver": driver}
-        env = environment_in({**config, "env_options": options}, "use ludus.evaluate in Python, or give --env")
+    for driver, variant in itertools.product(drivers, variants):
+        own = {name: value for name, value in (("driver", driver), ("variant", variant)) if value is not None}
+        env = environment_in({**config, "env_options": {**options, **own}}, "use ludus.evaluate in Python, or --env")
+        name = evaluations.label(driver, variant, len(variants) == 1)
         with contextlib.closing(env):
             plays = policy or evaluations.idle(env)
             evaluation = evaluated(plays, env, given.episodes, given.seed, deterministic=not given.stochastic, **more)
             kinds = env.kinds_held_out(len(evaluation.returns))
-        made[driver or ""] = evaluations.DriverScore(evaluation, kinds)
+            made[name] = evaluations.DriverScore(
+                evaluation, kinds, driver or "", (variant or "") if len(variants) > 1 else ""
+            )
+            _film(given, name, env, evaluations.worst(made[name], given.film))
     if given.csv is not None:
         evaluations.write_csv(given.csv, made)
     print(json.dumps(strict(evaluations.summary(made))) if given.json else evaluations.text(made))
     return 0
+
+
+def _check_film(given: "Namespace") -> None:
+    """Refuse to film where there is no run to keep a film in, or where the film would show something else."""
+    if given.film < 0:
+        raise LudusError(f"--film={given.film}: must be at least 0")
+    runs = [word for word in given.words if "=" not in word and not word.startswith("models:")]
+    if given.film and len(runs) != len(given.words):
+        raise LudusError(f"--film={given.film}: films are kept in a run folder; name a RUN")
+    for name in ("stochastic", "lookahead"):
+        if given.film and getattr(given, name):
+            raise LudusError(f"--film={given.film}: films the greedy policy; leave out --{name}")
+
+
+def _film(given: "Namespace", name: str, env: "AnyEnv", numbers: list[int]) -> None:
+    """Film episodes of an evaluation; `name` says which evaluation it was."""
+    if not numbers:
+        return
+    from ludus.training.film import film_episodes, headless
+    from ludus.training.policy_choice import choose
+
+    headless()
+    run = Path(given.words[0]) if given.words else newest_run()
+    chosen = choose(run, given.checkpoint)
+    first = "-".join([chosen.label, *name.split()])
+    wanted = {f"{first}-worst{place + 1}": number for place, number in enumerate(numbers)}
+    film_episodes(run, chosen, env, wanted, seed=given.seed, say=lambda text: print(text, file=sys.stderr))
 
 
 def _lookahead(given: "Namespace") -> dict[str, Any]:

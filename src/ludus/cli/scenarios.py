@@ -1,6 +1,7 @@
 """The verb `scenarios`: sets of scenarios are made, described, divided and looked into."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 USAGE = """\
 usage: ludus scenarios make NAME --count N --seed N --out FOLDER [env_options.key=value ...]
+       ludus scenarios read FOLDER --out FOLDER [env_options.key=value ...]
        ludus scenarios info FOLDER
        ludus scenarios split FOLDER --evaluation SHARE --out FOLDER
        ludus scenarios show FOLDER [NUMBER] [--split evaluation]
@@ -20,6 +22,7 @@ Sets of scenarios for environments whose every episode is played in one: trainin
 (ludus train env=NAME env_options.scenarios=FOLDER), evaluation plays its evaluation scenarios in their order.
 
   make    generate scenarios of an environment from a seed: training ones, and others for evaluation
+  read    recorded traffic, tracks.csv and lanes.csv, as training scenarios of driving
   info    what a set holds; every file is read and checked
   split   divide a set that has training scenarios alone: whole templates are held out
   show    the numbers of one scenario
@@ -28,7 +31,7 @@ examples:
   ludus scenarios make CartPole-v1 env_options.randomize.half_length=uniform:0.3:0.8 --count 1000 --seed 0 --out poles
   ludus train env=CartPole-v1 env_options.randomize.half_length=uniform:0.3:0.8 env_options.scenarios=poles
 """
-ACTIONS = ("make", "info", "split", "show")
+ACTIONS = ("make", "read", "info", "split", "show")
 
 
 def scenarios(words: list[str]) -> int:
@@ -39,7 +42,7 @@ def scenarios(words: list[str]) -> int:
     action, *rest = words
     if action not in ACTIONS:
         raise LudusError(f"scenarios {action}: no such action; there are {', '.join(ACTIONS)}")
-    return {"make": _make, "info": _info, "split": _split, "show": _show}[action](rest)
+    return {"make": _make, "read": _read, "info": _info, "split": _split, "show": _show}[action](rest)
 
 
 def _make(words: list[str]) -> int:
@@ -65,6 +68,23 @@ def _make(words: list[str]) -> int:
         )
     made = made_by(env, id, options, given.seed)
     print(_told(given.out, make_set(env, made, given.out, {"training": given.count, "evaluation": held_out})))
+    return 0
+
+
+def _read(words: list[str]) -> int:
+    parser = Parser(prog="ludus scenarios read", description="Make scenarios of driving from recorded traffic.")
+    parser.add_argument("words", nargs="+", metavar="FOLDER", help="of tracks.csv and lanes.csv; and env_options")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder")
+    given = parser.parse_intermixed_args(words)
+    folder, *options = sorted(given.words, key=lambda word: "=" in word)
+    from ludus.envs.scenarios.driving.recorded_tracks import read_recorded
+    from ludus.envs.scenarios.making import made_by, write_set
+
+    env, id, about = _environment(["driving", *options])
+    read, left_out = read_recorded(folder, env)
+    for name, reason in left_out.items():
+        print(f"{name}: left out, since {reason}", file=sys.stderr)
+    print(_told(given.out, write_set(env, made_by(env, id, about, None), given.out, {"training": [read]})))
     return 0
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,28 @@ def film(
             wanted = {f"{chosen.label}-{name}": index for name, index in extremes(evaluation).items()}
         else:
             wanted = {chosen.label if i == 0 else f"{chosen.label}-episode{i}": i for i in range(episodes)}
-        made: list[Path] = []
-        for name, index in wanted.items():
-            episode = play_episode(
-                chosen.policy, env, chosen.critic, seed=seed, index=index, about=chosen.about(config)
-            )
-            made += keep(run, name, episode, env, gif, say)
-        return made
+        return film_episodes(run, chosen, env, wanted, seed=seed, gif=gif, say=say)
     finally:
         env.close()
+
+
+def film_episodes(
+    run: Path,
+    chosen: ChosenPolicy,
+    env: AnyEnv,
+    wanted: Mapping[str, int],
+    *,
+    seed: int,
+    gif: bool = False,
+    say: Say = print,
+) -> list[Path]:
+    """Film episodes of an evaluation, by the names of their files and their numbers in it; return all files made."""
+    made: list[Path] = []
+    about = chosen.about(read_config(run))
+    for name, index in wanted.items():
+        episode = play_episode(chosen.policy, env, chosen.critic, seed=seed, index=index, about=about)
+        made += keep(run, name, episode, env, gif, say)
+    return made
 
 
 def keep(run: Path, name: str, episode: Episode, env: AnyEnv, gif: bool, say: Say) -> list[Path]:

@@ -237,6 +237,30 @@ def test_scenarios_that_cannot_be_used_are_skipped_and_counted(tmp_path, caplog)
     np.testing.assert_array_equal(kept, ludus.make_env(Reach).held_out(0, 6)["goal"][[0, 1, 3, 5]])
 
 
+class FarReach(Reach):
+    """A task of which some goals are too near."""
+
+    def defects(self, scenario):
+        """Say so."""
+        return {"with a goal that is near": scenario["goal"][1] < 0.7, "of no kind": np.bool_(False)}
+
+
+@pytest.mark.requirement("S2.5")
+def test_defects_are_named_and_counted(tmp_path, caplog):
+    folder = made(tmp_path / "set", training=10, evaluation=6)
+    scenarios = ludus.make_env(Reach).held_out(0, 6)
+    bad = np.asarray(scenarios["goal"])[:, 1] < 0.7
+    assert 0 < bad.sum() < 6
+    batch = ludus.make_env(FarReach, 3, scenarios=str(folder))
+    with caplog.at_level(logging.WARNING):
+        assert batch.num_held_out == 6 - bad.sum()
+    told = f"{bad.sum()} of 6 scenarios cannot be used and are skipped, number {np.flatnonzero(bad)[0]} first"
+    assert f"{told} ({bad.sum()} with a goal that is near)" in caplog.text
+    env = FarReach()
+    written = write_set(env, made_by(env, "reach", {}, None), tmp_path / "new", {"evaluation": [scenarios]})
+    assert (written.skipped["evaluation"], written.count("evaluation")) == (bad.sum(), 6 - bad.sum())
+
+
 def test_a_set_for_another_environment_or_other_options_is_refused(tmp_path):
     folder = str(made(tmp_path / "set", evaluation=0))
     with pytest.raises(LudusError, match=r"was made for other options than object:Reach has: about/details is float32"):

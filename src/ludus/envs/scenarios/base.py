@@ -61,6 +61,14 @@ class ScenarioEnvironment(Environment):
         """
         return True
 
+    def defects(self, scenario: Scenario) -> dict[str, Array]:
+        """Return what may be wrong with a scenario that comes from elsewhere: a boolean by the words that name it.
+
+        One with a defect is skipped like one that cannot be used, and counted by these words. What `generate` makes is
+        not asked.
+        """
+        return {}
+
     def template(self, scenario: Scenario) -> Array:
         """Return the kind of a scenario: its place among the templates of training and then those of evaluation."""
         return 0

@@ -26,7 +26,7 @@ from ludus.envs.scenarios.shards import (
     write_manifest,
     write_shard,
 )
-from ludus.envs.scenarios.stored import arrays_of, kinds_of, scenarios_of, usable
+from ludus.envs.scenarios.stored import arrays_of, kinds_of, scenarios_of, sound
 from ludus.runtime import files
 from ludus.types import LudusError
 
@@ -72,7 +72,7 @@ def write_set(
         for split, batches in scenarios.items():
             for batch in batches:
                 arrays = arrays_of(env, batch)
-                good = usable(env, arrays)
+                good, _ = sound(env, arrays)
                 writer.skipped[split] = writer.skipped.get(split, 0) + int((~good).sum())
                 if good.any():
                     writer.add(split, described(env, {name: array[good] for name, array in arrays.items()}))

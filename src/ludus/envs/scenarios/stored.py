@@ -29,11 +29,12 @@ class ScenarioSet:
     def read(self, env: ScenarioEnvironment, shard: Shard) -> tuple[Arrays, np.ndarray]:
         """Return the arrays of a file, and which of its scenarios can be used; the others are counted in a warning."""
         arrays = read_shard(self.folder, self.manifest, shard)
-        good = usable(env, arrays)
+        good, reasons = sound(env, arrays)
         if not good.all():
-            path, bad = self.folder / shard.file, np.flatnonzero(~good)
+            first, reason = int(np.flatnonzero(~good)[0]), ", ".join(f"{n} {what}" for what, n in reasons.items())
             _log.warning(
-                f"{path}: {len(bad)} of {len(good)} scenarios cannot be used and are skipped, number {bad[0]} first"
+                f"{self.folder / shard.file}: {(~good).sum()} of {len(good)} scenarios cannot be used and are skipped, "
+                f"number {first} first{f' ({reason})' if reason else ''}"
             )
         return arrays, good
 
@@ -88,6 +89,20 @@ def usable(env: ScenarioEnvironment, arrays: Arrays) -> np.ndarray:
         if array.dtype.kind == "f":
             good = good & np.isfinite(array).reshape(len(array), -1).all(axis=1)
     return good
+
+
+def sound(env: ScenarioEnvironment, arrays: Arrays) -> tuple[np.ndarray, dict[str, int]]:
+    """Return which of n scenarios that come from elsewhere can be used, and how many have which defect."""
+    found = {reason: np.asarray(which) for reason, which in _defects(env, scenarios_of(env, arrays)).items()}
+    good = usable(env, arrays)
+    for which in found.values():
+        good = good & ~which
+    return good, {reason: int(which.sum()) for reason, which in found.items() if which.any()}
+
+
+@jax.jit(static_argnums=0)
+def _defects(env: ScenarioEnvironment, scenarios: Scenario) -> dict[str, jax.Array]:
+    return jax.vmap(lambda scenario: {k: jnp.asarray(v, bool) for k, v in env.defects(scenario).items()})(scenarios)
 
 
 @jax.jit(static_argnums=0)

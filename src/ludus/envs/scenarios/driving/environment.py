@@ -13,6 +13,7 @@ from ludus.envs.scenarios.driving.observation import Own, SeenBefore, Sizes, fla
 from ludus.envs.scenarios.driving.options import checked
 from ludus.envs.scenarios.driving.rewards import ENDING, Happening, ended, reward_of
 from ludus.envs.scenarios.driving.roads import LENGTH, Roads, lights, place
+from ludus.envs.scenarios.driving.soundness import defects
 from ludus.envs.scenarios.driving.traffic import SIZE, Cars, Crew, is_on_map, poses
 from ludus.envs.scenarios.driving.world import (
     Adversary,
@@ -111,6 +112,10 @@ class Driving(ScenarioEnvironment):
     def is_usable(self, scenario: Scenario) -> Array:
         """Return whether there is a route that an expert drives well and that leads somewhere."""
         return scenario["log"].is_clean & (scenario["log"].progress > LEAST_SPEED * DT * self.scenario_length)
+
+    def defects(self, scenario: Scenario) -> dict[str, Array]:
+        """Return what may be wrong with roads and cars that come from elsewhere."""
+        return defects(*(scenario[name] for name in ("roads", "start", "cars", "crew")))
 
     def template(self, scenario: Scenario) -> Array:
         """Return which kind of road it is."""
