@@ -56,6 +56,7 @@ FOREIGN = {
     "starlette": {"report.live.app", "report.live.auth"},
     "uvicorn": {"report.live.connection", "report.live.server"},
     "minari": {"envs.adapters.minari"},
+    "waymax": set(),
     "fsspec": {"runs.storage.fsspec_store"},
     "botocore": {"runs.storage.fsspec_store"},
     "s3fs": set(),
