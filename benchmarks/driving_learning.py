@@ -22,15 +22,17 @@ import numpy as np
 
 import ludus
 from ludus.algorithms.policy import save_policy
+from ludus.algorithms.schedules import LinearSchedule
 from ludus.networks.encoders import ENCODERS
 
 SEEN: dict[str, Any] = {"objects": 10, "object_steps": 3, "targets": 8}
-REWARD: dict[str, float] = {"overlap": -10.0, "offroad": -10.0, "red_light": -10.0}
+REWARD: dict[str, float] = {"overlap": -20.0, "offroad": -20.0, "red_light": -20.0, "close": -0.1}
+ENCODER: dict[str, Any] = {"depth": 2, "num_latents": 8}
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {
         "num_envs": 2048,
         "encoder": "lq",
-        "depth": 2,
+        "share_encoder": False,
         "hidden_sizes": (256, 256),
         "options": SEEN,
         "reward": REWARD,
@@ -46,22 +48,22 @@ SETTINGS: dict[str, dict[str, Any]] = {
         },
     },
     "sac": {
-        "num_envs": 256,
+        "num_envs": 1024,
         "encoder": "lq",
-        "depth": 2,
+        "share_encoder": True,
         "hidden_sizes": (256, 256),
         "options": SEEN,
         "reward": REWARD,
         "algorithm": {
             "batch_size": 1_024,
-            "learning_rate": 3e-4,
+            "learning_rate": LinearSchedule(5e-4, 5e-5),
             "gamma": 0.98,
-            "tau": 0.005,
+            "tau": 0.01,
             "alpha": 0.1,
-            "learning_starts": 20_000,
+            "learning_starts": 32_768,
             "replay_size": 2_000_000,
             "unroll_length": 8,
-            "updates_per_step": 1 / 128,
+            "updates_per_step": 1 / 512,
             "normalize_observations": True,
         },
     },
@@ -135,8 +137,8 @@ def settings(given: argparse.Namespace) -> dict[str, Any]:
 def network(made: dict[str, Any]) -> ludus.MLP:
     """Return the network of settings."""
     encoder = ENCODERS[made["encoder"]]
-    built = encoder() if made["encoder"] in ("none", "mlp") else encoder(depth=made["depth"])
-    return ludus.MLP(tuple(made["hidden_sizes"]), "relu", encoder=built)
+    built = encoder() if made["encoder"] in ("none", "mlp") else encoder(**ENCODER)
+    return ludus.MLP(tuple(made["hidden_sizes"]), "relu", encoder=built, share_encoder=made["share_encoder"])
 
 
 def one(given: argparse.Namespace, seed: int) -> None:
