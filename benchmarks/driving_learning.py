@@ -3,10 +3,12 @@
     python benchmarks/driving_learning.py train --scenarios FOLDER --out FOLDER [--algorithm ppo] [--seeds 0 1 2]
         [--seconds 300] [--set num_envs=64 encoder=lq reward.overlap=-20 algorithm.learning_rate=3e-4]
     python benchmarks/driving_learning.py score POLICY [POLICY ...] [--scenarios FOLDER] [--episodes 1000]
+    python benchmarks/driving_learning.py curves ROWS [ROWS ...] [--image curves.png]
 
 `train` starts a process for each seed, all at once on one device, and writes as it goes: `NAME-SEED.jsonl`, a row of
 figures of training every few seconds, the policy, and at the end `NAME-SEED.json`. `score` plays policies in the fixed
-evaluation set, or in that of a stored set. Needs jax, flax, optax, numpy, safetensors.
+evaluation set, or in that of a stored set; `curves` draws rows (with matplotlib). Needs jax, flax, optax, numpy,
+safetensors. `driving.py` measures speed and the drivers by rule.
 """
 
 import argparse
@@ -26,16 +28,17 @@ from ludus.algorithms.schedules import LinearSchedule
 from ludus.networks.encoders import ENCODERS
 
 SEEN: dict[str, Any] = {"objects": 10, "object_steps": 3, "targets": 8}
-REWARD: dict[str, float] = {"overlap": -20.0, "offroad": -20.0, "red_light": -20.0, "close": -0.1}
-ENCODER: dict[str, Any] = {"depth": 2, "num_latents": 8}
+BOLD: dict[str, float] = {"overlap": -10.0, "offroad": -10.0, "red_light": -10.0}
+CAREFUL: dict[str, float] = {"overlap": -20.0, "offroad": -20.0, "red_light": -20.0, "close": -0.1}
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {
         "num_envs": 2048,
         "encoder": "lq",
+        "sizes": {"depth": 2, "num_latents": 16},
         "share_encoder": False,
         "hidden_sizes": (256, 256),
         "options": SEEN,
-        "reward": REWARD,
+        "reward": BOLD,
         "algorithm": {
             "batch_size": 65_536,
             "minibatch_size": 8_192,
@@ -50,10 +53,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sac": {
         "num_envs": 1024,
         "encoder": "lq",
+        "sizes": {"depth": 2, "num_latents": 8},
         "share_encoder": True,
         "hidden_sizes": (256, 256),
         "options": SEEN,
-        "reward": REWARD,
+        "reward": CAREFUL,
         "algorithm": {
             "batch_size": 1_024,
             "learning_rate": LinearSchedule(5e-4, 5e-5),
@@ -78,8 +82,8 @@ EVERY = 5.0
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["train", "one", "score"])
-    parser.add_argument("policies", nargs="*", type=Path)
+    parser.add_argument("what", choices=["train", "one", "score", "curves"])
+    parser.add_argument("files", nargs="*", type=Path, help="policies to score, or rows to draw")
     parser.add_argument("--algorithm", choices=list(SETTINGS), default="ppo")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--seconds", type=float, default=300.0)
@@ -87,12 +91,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("driving-learning"))
     parser.add_argument("--name")
     parser.add_argument("--episodes", type=int, default=1000)
+    parser.add_argument("--image", type=Path, default=Path("curves.png"))
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     if given.what == "score":
-        print(
-            json.dumps({str(path): score(path, given.scenarios, given.episodes) for path in given.policies}, indent=2)
-        )
+        print(json.dumps({str(path): score(path, given.scenarios, given.episodes) for path in given.files}, indent=2))
+    elif given.what == "curves":
+        curves(given.files, given.image)
     elif given.what == "one":
         one(given, given.seeds[0])
     else:
@@ -137,7 +142,7 @@ def settings(given: argparse.Namespace) -> dict[str, Any]:
 def network(made: dict[str, Any]) -> ludus.MLP:
     """Return the network of settings."""
     encoder = ENCODERS[made["encoder"]]
-    built = encoder() if made["encoder"] in ("none", "mlp") else encoder(**ENCODER)
+    built = encoder() if made["encoder"] in ("none", "mlp") else encoder(**made["sizes"])
     return ludus.MLP(tuple(made["hidden_sizes"]), "relu", encoder=built, share_encoder=made["share_encoder"])
 
 
@@ -203,6 +208,30 @@ def score(path: Path, stored: Path | None, episodes: int, seen: dict[str, Any] =
         if key in means
     }
     return {"episodes": len(evaluation.returns), **told}
+
+
+def curves(files: list[Path], image: Path) -> None:
+    """Draw the accuracy of training by time, a line for each file of rows; files are called NAME-SEED.jsonl."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, places = pyplot.subplots(1, 2, figsize=(9, 3.2), sharey=True)
+    colors = dict(zip(sorted({path.stem.rpartition("-")[0] for path in files}), ("C0", "C1", "C2", "C3"), strict=False))
+    for path in sorted(files):
+        rows, name = [json.loads(line) for line in path.read_text().splitlines()], path.stem.rpartition("-")[0]
+        for place, axis, scale in zip(places, ("seconds", "steps"), (1.0, 1e6), strict=True):
+            place.plot([row[axis] / scale for row in rows], [row["is_success"] for row in rows], colors[name], lw=1)
+    for name, color in colors.items():
+        places[0].plot([], [], color, label=name)
+    places[0].set(xlabel="seconds, compiling included", ylabel="is_success in training", ylim=(0, 1))
+    places[1].set(xlabel="million steps", xscale="log")
+    places[0].legend()
+    for place in places:
+        place.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(image, dpi=110)
 
 
 if __name__ == "__main__":
