@@ -6,16 +6,18 @@ segment is cut into several, of which all but the first show half a segment agai
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ludus.algorithms.normalize import RunningStatistics
+from ludus.algorithms.normalize import RunningStatistics, TokenRows, TokenStatistics, empty_statistics
+from ludus.algorithms.observations import observation_statistics
 from ludus.networks.action_scaling import from_environment
 from ludus.runtime.demonstrations import Demonstrations
-from ludus.spaces import Box, Discrete, MultiDiscrete, flatten, leaves, unflatten
+from ludus.spaces import Discrete, MultiDiscrete, flatten, leaves, unflatten
 from ludus.types import LudusError, Spec, Tree
 
 LONGEST = 256
@@ -114,15 +116,32 @@ def blank_examples(spec: Spec, has_memory: bool) -> Examples:
 
 
 def statistics_of(demonstrations: Demonstrations) -> Any:
-    """Return mean and variance of all observations, leaf by leaf, in float64 until they are made; None for no reals."""
+    """Return mean and variance of all observations, leaf by leaf, in float64 until they are made; None for no reals.
+
+    Those of feature groups are measured token by token, as while a run goes on.
+    """
     space, made = demonstrations.observation_space, []
-    for (_, leaf), array in zip(leaves(space), flatten(space, demonstrations.obs), strict=True):
-        if not (isinstance(leaf, Box) and leaf.is_float):
-            made.append(None)
-            continue
-        numbers = (array.mean(0, dtype=np.float64), array.var(0, dtype=np.float64), float(len(array)))
-        made.append(RunningStatistics(*(jax.device_put(np.asarray(x, np.float32)) for x in numbers)))
+    blank = flatten(space, observation_statistics(space))
+    for stats, array in zip(blank, flatten(space, demonstrations.obs), strict=True):
+        if isinstance(stats, TokenStatistics):
+            made.append(replace(stats, groups=tuple(_measured(_there(array, rows)) for rows in stats.rows)))
+        else:
+            made.append(None if stats is None else _measured(array))
     return unflatten(space, made)
+
+
+def _there(array: np.ndarray, rows: TokenRows) -> np.ndarray:
+    """Return the tokens of one group that are there, of all observations."""
+    flat = array.reshape(len(array), -1)
+    tokens = flat[:, rows.start : rows.start + rows.tokens * rows.features].reshape(-1, rows.features)
+    return tokens if rows.valid is None else tokens[tokens[:, rows.valid] > 0.5]
+
+
+def _measured(array: np.ndarray) -> RunningStatistics:
+    if not len(array):
+        return empty_statistics(array.shape[1:])
+    numbers = (array.mean(0, dtype=np.float64), array.var(0, dtype=np.float64), float(len(array)))
+    return RunningStatistics(*(jax.device_put(np.asarray(x, np.float32)) for x in numbers))
 
 
 def check_allowed(demonstrations: Demonstrations) -> None:

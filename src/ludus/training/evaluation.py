@@ -1,6 +1,7 @@
 """Evaluation: episodes on separate, seeded environments. Training state and statistics are never touched."""
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from numbers import Integral
 from typing import Literal
 
@@ -15,6 +16,7 @@ from ludus.envs.base import AnyEnv
 from ludus.rollout.runner import runner
 from ludus.runs.statistics import mean_interval, share_interval
 from ludus.runtime.rng import stream
+from ludus.spaces import FeatureGroup, Space, leaves
 from ludus.types import MAX_EPISODE_STEPS, Branching, Lookahead, LudusError, Match, Mode, Tree
 
 LOOKAHEAD_DEPTH = 10
@@ -140,11 +142,26 @@ def check_match(policy: Policy, env: AnyEnv) -> None:
     if not hasattr(env, "remake"):
         raise LudusError(f"env={env!r}: must be made by ludus.make_env")
     for name in ("observation_space", "action_space"):
-        if getattr(env, name) != getattr(policy.spec, name):
-            raise LudusError(
-                f"{env.id}: its {name.replace('_', ' ')} {getattr(env, name)} is not the policy's "
-                f"{getattr(policy.spec, name)}"
-            )
+        own, known = getattr(env, name), getattr(policy.spec, name)
+        if own != known:
+            words = name.replace("_", " ")
+            if str(own) == str(known):
+                one, other = _first_difference(own, known)
+                raise LudusError(f"{env.id}: its {words} has {one}, the policy's {other}")
+            raise LudusError(f"{env.id}: its {words} {own} is not the policy's {known}")
+
+
+def _first_difference(space: Space, other: Space) -> tuple[str, str]:
+    """Return the first feature group of each that is not alike; spaces say nothing of them when they are printed."""
+    groups = [[group for _, leaf in leaves(each) for group in getattr(leaf, "groups", ())] for each in (space, other)]
+    for one, two in zip_longest(*groups):
+        if one != two:
+            return _told(one), _told(two)
+    return str(space), str(other)
+
+
+def _told(group: FeatureGroup | None) -> str:
+    return "no feature groups" if group is None else f"{group.name} {list(group.shape)}"
 
 
 def evaluate_state(algorithm: Algorithm, policy: Tree, env: AnyEnv, key: jax.Array, match: Match) -> Evaluation:

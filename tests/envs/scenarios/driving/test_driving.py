@@ -15,6 +15,7 @@ from ludus.envs.scenarios.driving.environment import Driving
 from ludus.envs.scenarios.driving.geometry import NEVER
 from ludus.envs.scenarios.held_out import Generated
 from ludus.envs.scenarios.stored import scenarios_of
+from ludus.spaces import join_groups
 
 pytestmark = pytest.mark.slow
 COUNT = 128
@@ -133,9 +134,12 @@ def test_observations_are_finite_within_bounds_and_come_apart(held_out, played):
     obs = played["idm"]["obs"]
     assert np.isfinite(obs).all() and np.abs(obs).max() <= observation.MOST
     groups = observation.unflatten(obs, env.sizes)
-    again = np.asarray(jax.vmap(jax.vmap(observation.flat))(groups))
-    np.testing.assert_array_equal(again, obs)
-    assert {name: x.shape[2:] for name, x in groups.items()} == observation.shapes(env.sizes)
+    np.testing.assert_array_equal(join_groups(env.observation_space, groups), obs)
+    known = {group.name: group for group in observation.groups(env.sizes)}
+    assert {name: x.shape[2:] for name, x in groups.items()} == {name: group.shape for name, group in known.items()}
+    for name in ("lights", "objects", "road"):
+        tokens, there = groups[name], groups[name][..., known[name].valid]
+        assert set(np.unique(there)) == {0.0, 1.0} and (tokens[there == 0] == 0).all(), name
     ahead = groups["targets"][:, 0, :, 0]
     assert (np.diff(ahead, axis=1) > -0.2).all(), "targets lie farther and farther ahead"
     np.testing.assert_allclose(

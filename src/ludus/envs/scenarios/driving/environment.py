@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from ludus.envs.scenarios.base import Parameters, Scenario, ScenarioEnvironment, Split
 from ludus.envs.scenarios.driving import drivers, metrics, templates
 from ludus.envs.scenarios.driving.dynamics import DT, Motion
-from ludus.envs.scenarios.driving.observation import Own, SeenBefore, Sizes, flat, observed, remembered, space
+from ludus.envs.scenarios.driving.observation import Own, SeenBefore, Sizes, observed, remembered, row, space
 from ludus.envs.scenarios.driving.options import checked
 from ludus.envs.scenarios.driving.rewards import ENDING, Happening, ended, reward_of
 from ludus.envs.scenarios.driving.roads import LENGTH, Roads, lights, place
@@ -27,7 +27,7 @@ from ludus.envs.scenarios.driving.world import (
     recorded,
     view,
 )
-from ludus.spaces import Box
+from ludus.spaces import Box, join_groups
 from ludus.types import Array, Step
 
 PAST = 5
@@ -195,7 +195,7 @@ class Driving(ScenarioEnvironment):
         along, aside = world.at.along[roads.route], world.at.aside[roads.route]
         there = is_on_map(world.cars, state.crew)
         groups = observed(self.sizes, roads, state.past, state.crew, there, Own(along, aside, action), world.step * DT)
-        return flat(groups) if self.observation == "flat" else groups
+        return join_groups(row(self.sizes), groups) if self.observation == "flat" else groups
 
 
 def _rows(roads: Roads, world: World) -> tuple[jax.Array, jax.Array]:

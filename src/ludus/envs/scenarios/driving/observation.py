@@ -3,7 +3,6 @@
 Distances are divided by `METRES` and speeds by `SPEED`; everything lies between -`MOST` and `MOST`.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 from ludus.envs.scenarios.driving.geometry import heading, turned
 from ludus.envs.scenarios.driving.roads import LENGTH, PATHS, Roads, lights, place
 from ludus.envs.scenarios.driving.traffic import SIZE, Crew
-from ludus.spaces import Box, Dict, Space
+from ludus.spaces import Box, FeatureGroup, Space, grouped, split_groups, structured
 from ludus.types import Array
 
 METRES, SPEED, MOST = 20.0, 10.0, 10.0
@@ -34,37 +33,31 @@ class Sizes(NamedTuple):
     target_gap: float
 
 
-def shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each group, by name, sorted as they are in a row."""
-    return {
-        "car": (5,),
-        "lights": (sizes.traffic_lights, 5),
-        "objects": (sizes.objects, 5 + 4 * sizes.object_steps),
-        "past": (sizes.past_steps, 5),
-        "road": (sizes.road_points, 5),
-        "targets": (sizes.targets, 4),
-    }
+def groups(sizes: Sizes) -> tuple[FeatureGroup, ...]:
+    """Return the feature groups, sorted by name as they are in a row."""
+    return (
+        FeatureGroup("car", (5,)),
+        FeatureGroup("lights", (sizes.traffic_lights, 5), valid=4),
+        FeatureGroup("objects", (sizes.objects, 5 + 4 * sizes.object_steps), valid=4 + 4 * sizes.object_steps),
+        FeatureGroup("past", (sizes.past_steps, 5), ordered=(0,)),
+        FeatureGroup("road", (sizes.road_points, 5), valid=4),
+        FeatureGroup("targets", (sizes.targets, 4), ordered=(0,)),
+    )
+
+
+def row(sizes: Sizes) -> Box:
+    """Return the space of one flat row that holds all groups."""
+    return grouped(groups(sizes), -MOST, MOST)
 
 
 def space(sizes: Sizes, is_flat: bool) -> Space:
     """Return the space of observations."""
-    groups = {name: Box(-MOST, MOST, shape) for name, shape in shapes(sizes).items()}
-    return Box(-MOST, MOST, (sum(math.prod(shape) for shape in shapes(sizes).values()),)) if is_flat else Dict(groups)
+    return row(sizes) if is_flat else structured(row(sizes))
 
 
-def flat(groups: dict[str, jax.Array]) -> jax.Array:
-    """Return groups as one row."""
-    return jnp.concatenate([groups[name].reshape(-1) for name in sorted(groups)])
-
-
-def unflatten(row: Array, sizes: Sizes) -> dict[str, Array]:
-    """Return the groups of rows `[..., n]`: the inverse of `flat`."""
-    made, start = {}, 0
-    for name, shape in shapes(sizes).items():
-        size = math.prod(shape)
-        made[name] = row[..., start : start + size].reshape(*row.shape[:-1], *shape)
-        start += size
-    return made
+def unflatten(rows: Array, sizes: Sizes) -> dict[str, Array]:
+    """Return the groups of rows `[..., n]`."""
+    return split_groups(row(sizes), rows)
 
 
 class SeenBefore(NamedTuple):
@@ -97,7 +90,7 @@ def observed(
     here = past.own[-1]
     limit = roads.limit[roads.route]
     car = jnp.stack([here[3] / SPEED, limit / SPEED, own.aside / roads.width[roads.route], *own.action])
-    groups = {
+    seen = {
         "car": car,
         "lights": _lights(sizes, roads, here, own.along, time),
         "objects": _objects(sizes, past, is_there, crew.size, here),
@@ -105,7 +98,7 @@ def observed(
         "road": _road(sizes, roads, here),
         "targets": _targets(sizes, roads, here, own.along),
     }
-    return {name: jnp.clip(group, -MOST, MOST) for name, group in groups.items()}
+    return {name: jnp.clip(group, -MOST, MOST) for name, group in seen.items()}
 
 
 def _from(here: jax.Array, points: jax.Array) -> jax.Array:

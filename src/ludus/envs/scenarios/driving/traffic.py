@@ -16,7 +16,7 @@ CANDIDATES = 36
 SIZE = (4.6, 1.9)
 """Length and width of the car that is driven, metres."""
 CHALLENGERS = 6
-"""So many of the candidates are placed where they come into the way."""
+"""So many of the candidates drive at the speed that suits the place, neither slower nor faster."""
 MINDFUL = 0.1
 """The share of drivers that give way to the car that is driven, where they have to."""
 SHIFT = 1.0
@@ -289,28 +289,6 @@ def placed(key: jax.Array, roads: Roads, ego: Ego, count: int, density: Array) -
     minds = jax.random.uniform(keys[6], (count,)) < MINDFUL
     cars = Cars(path[rows], jnp.where(is_there, along[rows], LENGTH), jnp.zeros(count), speed[rows])
     return cars, Crew(size[rows], is_there, eagerness[rows], minds)
-
-
-def _challenged(
-    key: jax.Array, roads: Roads, ego: Ego, path: jax.Array, along: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Let the first candidates be cars that come to where paths meet at about the same time as the one driven."""
-    of_path, of_time = jax.random.split(key)
-    meets = jnp.where(roads.is_there, roads.enter[:, roads.route], NEVER)
-    able = meets < NEVER / 2
-    chance = jnp.where(able.any(), able, True).astype(jnp.float32)
-    rival = jax.random.choice(of_path, len(able), (CHALLENGERS,), p=chance / chance.sum())
-    mine = roads.enter[roads.route, rival]
-    pace = 0.5 * (ego.speed + suitable(roads, jnp.full(CHALLENGERS, roads.route), mine))
-    time = (mine - ego.route_along) / jnp.maximum(pace, 1.0)
-    time = time + jax.random.uniform(of_time, (CHALLENGERS,), float, -0.8, 0.8)
-    there = meets[rival] - time * suitable(roads, rival, meets[rival] - 20.0)
-    fits = able[rival] & (there > 2.0) & (there < meets[rival])
-    first = slice(0, CHALLENGERS)
-    return (
-        path.at[first].set(jnp.where(fits, rival, path[first])),
-        along.at[first].set(jnp.where(fits, there, along[first])),
-    )
 
 
 def _leaves_room(along: jax.Array, speed: jax.Array, there: jax.Array, leading: jax.Array) -> jax.Array:
