@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,11 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from copied_runs import SmallRun
 from safetensors.numpy import load_file
 
 import ludus
 from ludus.runs.checkpoint.store import Checkpoints
 from ludus.runs.folder import read_identity
+from ludus.runs.storage.following import push
+from ludus.runs.storage.options import StorageOptions
 from ludus.training.distributed import hosts
 from ludus.training.distributed.hosts import LOST, Peer, Team
 from ludus.training.distributed.seats import HostOptions, Seat, seat_of
@@ -197,6 +201,24 @@ def test_mistakes_are_one_line(run, monkeypatch, words, expected):
     assert code == 2
     assert said.startswith(f"ludus: {expected}")
     assert said.count("\n") == 1
+
+
+def test_several_processes_do_not_restore_a_run_each(run, tmp_path):
+    SmallRun(tmp_path / "two", hosts={"count": 2, "launcher": "none"})
+    push(tmp_path / "two", StorageOptions(url=str(tmp_path / "drive")))
+    words = ["resume", str(tmp_path / "drive" / "two")]
+    for word in ("hosts.count=2", "hosts.launcher=slurm"):
+        code, _, said = run(*words, word, "hosts.number=0", "hosts.address=127.0.0.1:1")
+        assert (code, said.count("\n")) == (2, 1)
+        assert said.startswith(f"ludus: {word}: restore the run first (ludus pull {words[1]})")
+        assert not (tmp_path / "runs").exists()
+    code, _, said = run(*words)
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith("ludus: hosts.count=2: the run was trained by several processes and is restored; ludus resu")
+    assert (tmp_path / "runs" / "two" / "config.yaml").exists()
+    shutil.rmtree(tmp_path / "runs")
+    code, _, said = run(*words, "hosts.count=1")
+    assert "hosts" not in said  # it goes on, as far as so small a run can
 
 
 def test_in_python_there_is_one_process():
