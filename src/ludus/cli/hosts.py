@@ -56,7 +56,9 @@ def restored(url: str, values: dict[str, Any]) -> Path:
 
     given = {name.removeprefix("hosts."): value for name, value in values.items() if name.startswith("hosts.")}
     if several := _several(given):
-        raise LudusError(f"{several}: restore the run first (ludus pull {url}), then let each process resume its folder")
+        raise LudusError(
+            f"{several}: restore the run first (ludus pull {url}), then let each process resume its folder"
+        )
     run = restore.restored(url, values.get("storage.key_file"))
     if several := _several({**(read_config(run).get("hosts") or {}), **given}):
         raise LudusError(
