@@ -30,9 +30,9 @@ def curve(case: str, devices: int, seed: int) -> list[float]:
             batch_size=1024, minibatch_size=128, epochs_per_update=8, learning_rate=1e-3, anneal_learning_rate=False
         )
     else:
-        env, steps = ludus.make_env("Pendulum-v1", 16), 262_144
+        env, steps = ludus.make_env("Pendulum-v1", 16), 131_072
         ppo = ludus.PPO(
-            batch_size=4096, minibatch_size=256, epochs_per_update=10, learning_rate=1e-3, gamma=0.9, entropy_coef=0.0,
+            batch_size=2048, minibatch_size=256, epochs_per_update=8, learning_rate=1e-3, gamma=0.9, entropy_coef=0.0,
             anneal_learning_rate=False,
         )  # fmt: skip
     settings = ludus.Settings(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from copied_runs import SmallRun
+from cut_links import Link, link
 from safetensors.numpy import load_file
 
 import ludus
@@ -50,14 +51,17 @@ def free_port() -> int:
 class Pair:
     """Two processes that run one command, each with an end of its own."""
 
-    def __init__(self, folder: Path, *words: str):
+    def __init__(self, folder: Path, *words: str, link: Link | None = None, silence: int = SILENCE):
         """Start both."""
-        together = ["hosts.count=2", f"hosts.address=127.0.0.1:{free_port()}", f"hosts.timeout={SILENCE}"]
+        address = f"127.0.0.1:{free_port()}"
+        prefix, *addresses = ((), address, address) if link is None else link[:3]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
         self.files = [folder / f"said-{number}-{time.monotonic_ns()}" for number in (0, 1)]
         self.processes = []
         for number, file in enumerate(self.files):
-            command = [sys.executable, "-m", "ludus", *words, *together, "hosts.patience=100", f"hosts.number={number}"]
+            together = ["hosts.count=2", f"hosts.address={addresses[number]}", f"hosts.timeout={silence}"]
+            together += ["hosts.patience=100", f"hosts.number={number}"]
+            command = [*prefix, sys.executable, "-m", "ludus", *words, *together]
             with file.open("w") as said:
                 self.processes.append(
                     subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT)
@@ -155,6 +159,18 @@ def test_where_the_leader_is_stopped_all_end_and_the_run_goes_on_exactly_with_tw
         assert (pair.ended(0), pair.ended(1)) == (0, 0), pair.said(0) + pair.said(1)
     assert read_identity(tmp_path / "run")["resumed"] == [{"steps": latest, "level": "exact"}]
     assert read_identity(tmp_path / "run")["status"] == "finished"
+
+
+@pytest.mark.slow
+def test_where_the_link_is_cut_both_end_and_name_the_same_step(tmp_path):
+    words = [*ENDLESS, "run_dir=run", "checkpoint.every_iterations=0", "checkpoint.every_minutes=0.14"]
+    with link(free_port()) as between, Pair(tmp_path, "train", *words, link=between, silence=6) as pair:
+        pair.until_saved(tmp_path / "run")  # the next one comes three seconds later than that
+        between.cut()
+        assert [pair.ended(number, within=60) for number in (0, 1)] == [LOST, LOST], pair.said(0) + pair.said(1)
+    for number in (0, 1):
+        assert f"process {1 - number} has been silent for 6 s: dead, stopped or cut off" in pair.said(number)
+        assert goes_on_from(pair.said(number)) == Checkpoints(tmp_path / "run").latest()
 
 
 @pytest.mark.slow
