@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ import numpy as np
 import ludus
 from ludus.algorithms.replay import Replay
 from ludus.envs import restart
+from ludus.envs.base import Environment
+from ludus.spaces import Box, Discrete
 from ludus.training.checkpoint_writer import CheckpointOptions
 from ludus.training.state_arrays import differences
 from ludus.training.verify import journal_of, state_of
+from ludus.types import Step
 
 NUM_ENVS, STEPS = 16, 4
 MINIBATCH = 32
@@ -123,6 +127,40 @@ def agreement(case: str) -> dict[str, Any]:
         if case != "ppo host":
             found[str(count)]["products"] = products(several)
     return found
+
+
+@dataclass(frozen=True)
+class Pictures(Environment):
+    """Shows a picture that grows brighter."""
+
+    observation_space: Box = field(default_factory=lambda: Box(0, 255, (36, 36, 1), np.uint8))
+    action_space: Discrete = field(default_factory=lambda: Discrete(2))
+    max_episode_steps: int = 5
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        picture = jax.random.randint(key, (36, 36, 1), 0, 255).astype("uint8")
+        return picture, picture
+
+    def step(self, state: Any, action: Any, key: jax.Array) -> tuple[Any, Step]:
+        return state + np.uint8(1), Step(state, action.astype("float32"), jax.numpy.asarray(False))
+
+
+def pictures() -> dict[str, Any]:
+    """Count the pictures that each device looks at at once: the compiler alone would let each judge all of them."""
+    found, learnt = {}, []
+    for count in (1, 4):
+        env = ludus.make_env(Pictures(), NUM_ENVS)
+        settings = ludus.Settings(
+            eval_frequency=0, eval_episodes_final=0, health_frequency=0, num_checkpoints=0, verbose=False,
+            record_behaviour=False, devices=count,
+        )  # fmt: skip
+        made = ludus.Trainer(algorithm("ppo"), env, settings)
+        made.train(total_steps=NUM_ENVS * STEPS)
+        program = next(iter(made.loop.repeat.programs.values()))[0]
+        first_layer = re.findall(r"f32\[(\d+),8,8,32\]", program.as_text())
+        found[str(count)] = max(map(int, first_layer))
+        learnt.append(made.state.learner)
+    return {"pictures": found, "error": error(*learnt)}
 
 
 def started_in_time() -> dict[str, Any]:
@@ -229,7 +267,7 @@ def main(*names: str) -> None:
     """Print what was found, by the names of what was asked for."""
     checks: dict[str, Callable[[], Any]] = {"one program": one_program}  # the first: the others compile the same one
     checks |= {f"agreement {case}": lambda case=case: agreement(case) for case in CASES}
-    checks |= {"agreement ppo restarts": started_in_time, "refusals": refusals}
+    checks |= {"agreement ppo restarts": started_in_time, "refusals": refusals, "pictures": pictures}
     checks |= {"resumes ppo": lambda: resumes("ppo"), "resumes sac": lambda: resumes("sac"), "handed over": handed_over}
     print(json.dumps({name: check() for name, check in checks.items() if not names or name in names}))
 

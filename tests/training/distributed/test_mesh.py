@@ -69,6 +69,15 @@ def test_each_device_has_its_share_of_environments_replay_and_arithmetic(found, 
 
 
 @pytest.mark.slow
+@pytest.mark.requirement("S2.16")
+def test_each_device_judges_its_own_pictures(found):
+    on = found["pictures"]
+    assert on["pictures"]["1"] >= 64
+    assert on["pictures"]["4"] == on["pictures"]["1"] // 4
+    assert on["error"] < EPSILON
+
+
+@pytest.mark.slow
 def test_a_run_on_several_devices_is_one_program(found):
     assert found["one program"]["first"] > 0
     assert found["one program"]["more"] == 0
