@@ -170,7 +170,7 @@ def started_in_time() -> dict[str, Any]:
 
 
 def one_program() -> dict[str, Any]:
-    """Count the programs that many chunks of a run compile, once the first has run."""
+    """Count the programs that a run compiles after its first chunk, and what devices tell each other in a minibatch."""
     made, compiled = trainer("ppo", 4), []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
@@ -178,7 +178,9 @@ def one_program() -> dict[str, Any]:
     made.train(total_steps=NUM_ENVS * STEPS)
     before = len(compiled)
     made.train(total_steps=NUM_ENVS * STEPS * 40)
-    return {"first": before, "more": len(compiled) - before}
+    text = list(made.loop.repeat.programs.values())[-1][0].as_text()
+    words = re.findall(r"= (.*) all-(?:reduce|gather)\(.*/while/body/closed_call/", text)
+    return {"first": before, "more": len(compiled) - before, "words": sorted(words)}
 
 
 OPTIONS = CheckpointOptions(every_iterations=3, every_minutes=0, keep_last=10, on_error="stop")
