@@ -32,7 +32,7 @@ import time
 from typing import Any
 
 CASES = ("ppo", "gru", "sac", "processes")
-CHUNK = 2
+CHUNK = 16
 """Iterations that are timed at once."""
 SIZES = (1, 10_000, 1_000_000)
 """Numbers in a sum over devices."""
