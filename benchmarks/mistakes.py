@@ -236,7 +236,7 @@ MUTANTS = [
     Mutant("the entropy bonus is a fine", "algorithms/ppo.py",
            '- self.entropy_coef * means["entropy"]', '+ self.entropy_coef * means["entropy"]', PPO),
     Mutant("advantages are not standardised", "algorithms/ppo.py",
-           "advantage=standardize(part.advantage, weight)", "advantage=part.advantage", PPO),
+           "advantage=placement.whole(standardize(advantage, weight))", "advantage=advantage", PPO),
     Mutant("the target is the advantage", "algorithms/samples.py",
            "target = advantage + value\n", "target = advantage\n", PPO),
     Mutant("gradients are scaled up to the limit", "algorithms/optimizer.py",

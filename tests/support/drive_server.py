@@ -97,6 +97,8 @@ class Handler(BaseHTTPRequestHandler):
 
     drive: Drive
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    """Or every answer, which is written in two pieces, waits 40 ms for the client to confirm the first."""
 
     def log_message(self, *_: object) -> None:
         pass

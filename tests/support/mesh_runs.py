@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ import numpy as np
 import ludus
 from ludus.algorithms.replay import Replay
 from ludus.envs import restart
+from ludus.envs.base import Environment
+from ludus.spaces import Box, Discrete
 from ludus.training.checkpoint_writer import CheckpointOptions
 from ludus.training.state_arrays import differences
 from ludus.training.verify import journal_of, state_of
+from ludus.types import Step
 
 NUM_ENVS, STEPS = 16, 4
 MINIBATCH = 32
@@ -125,6 +129,40 @@ def agreement(case: str) -> dict[str, Any]:
     return found
 
 
+@dataclass(frozen=True)
+class Pictures(Environment):
+    """Shows a picture that grows brighter."""
+
+    observation_space: Box = field(default_factory=lambda: Box(0, 255, (36, 36, 1), np.uint8))
+    action_space: Discrete = field(default_factory=lambda: Discrete(2))
+    max_episode_steps: int = 5
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        picture = jax.random.randint(key, (36, 36, 1), 0, 255).astype("uint8")
+        return picture, picture
+
+    def step(self, state: Any, action: Any, key: jax.Array) -> tuple[Any, Step]:
+        return state + np.uint8(1), Step(state, action.astype("float32"), jax.numpy.asarray(False))
+
+
+def pictures() -> dict[str, Any]:
+    """Count the pictures that each device looks at at once: the compiler alone would let each judge all of them."""
+    found, learnt = {}, []
+    for count in (1, 4):
+        env = ludus.make_env(Pictures(), NUM_ENVS)
+        settings = ludus.Settings(
+            eval_frequency=0, eval_episodes_final=0, health_frequency=0, num_checkpoints=0, verbose=False,
+            record_behaviour=False, devices=count,
+        )  # fmt: skip
+        made = ludus.Trainer(algorithm("ppo"), env, settings)
+        made.train(total_steps=NUM_ENVS * STEPS)
+        program = next(iter(made.loop.repeat.programs.values()))[0]
+        first_layer = re.findall(r"f32\[(\d+),8,8,32\]", program.as_text())
+        found[str(count)] = max(map(int, first_layer))
+        learnt.append(made.state.learner)
+    return {"pictures": found, "error": error(*learnt)}
+
+
 def started_in_time() -> dict[str, Any]:
     """Compare likewise where starts are made when they are needed, each device by itself."""
     restart.MOST_BYTES = 0
@@ -132,7 +170,7 @@ def started_in_time() -> dict[str, Any]:
 
 
 def one_program() -> dict[str, Any]:
-    """Count the programs that many chunks of a run compile, once the first has run."""
+    """Count the programs that a run compiles after its first chunk, and what devices tell each other in a minibatch."""
     made, compiled = trainer("ppo", 4), []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
@@ -140,7 +178,9 @@ def one_program() -> dict[str, Any]:
     made.train(total_steps=NUM_ENVS * STEPS)
     before = len(compiled)
     made.train(total_steps=NUM_ENVS * STEPS * 40)
-    return {"first": before, "more": len(compiled) - before}
+    text = list(made.loop.repeat.programs.values())[-1][0].as_text()
+    words = re.findall(r"= (.*) all-(?:reduce|gather)\(.*/while/body/closed_call/", text)
+    return {"first": before, "more": len(compiled) - before, "words": sorted(words)}
 
 
 OPTIONS = CheckpointOptions(every_iterations=3, every_minutes=0, keep_last=10, on_error="stop")
@@ -229,7 +269,7 @@ def main(*names: str) -> None:
     """Print what was found, by the names of what was asked for."""
     checks: dict[str, Callable[[], Any]] = {"one program": one_program}  # the first: the others compile the same one
     checks |= {f"agreement {case}": lambda case=case: agreement(case) for case in CASES}
-    checks |= {"agreement ppo restarts": started_in_time, "refusals": refusals}
+    checks |= {"agreement ppo restarts": started_in_time, "refusals": refusals, "pictures": pictures}
     checks |= {"resumes ppo": lambda: resumes("ppo"), "resumes sac": lambda: resumes("sac"), "handed over": handed_over}
     print(json.dumps({name: check() for name, check in checks.items() if not names or name in names}))
 

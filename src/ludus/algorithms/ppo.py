@@ -250,9 +250,11 @@ class PPO(Algorithm):
 
         The report holds the means over the minibatch, and counts steps taken (`updates`) and minibatches looked at.
         """
-        weight = jnp.ones_like(part.advantage) if part.weight is None else part.weight
-        weight = weight / weight.sum()
-        part = part._replace(weight=weight, advantage=standardize(part.advantage, weight))
+        # Each device has all of these two, and makes sums of its own: four sums over all devices would take longer.
+        advantage, weight = placement.whole((part.advantage, part.weight))
+        weight = jnp.ones_like(advantage) if weight is None else weight
+        weight = placement.whole(weight / weight.sum())
+        part = part._replace(weight=weight, advantage=placement.whole(standardize(advantage, weight)))
         differentiate = jax.grad(self._loss, has_aux=True)
         dropout, following = (None, None) if before.dropout is None else jax.random.split(before.dropout)
 

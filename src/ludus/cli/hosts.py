@@ -46,6 +46,35 @@ def follow(config: "TrainConfig") -> int:
         return _told(LedTrainer(parts.algorithm, parts.env, parts.settings).follow(Budget(**parts.budget)))
 
 
+def restored(url: str, values: dict[str, Any]) -> Path:
+    """Restore a run to go on with it in this process alone.
+
+    Several would be in each other's way where they share a folder, and not know of the run where they share none.
+    """
+    from ludus.runs.folder import read_config
+    from ludus.runs.storage import restore
+
+    given = {name.removeprefix("hosts."): value for name, value in values.items() if name.startswith("hosts.")}
+    if several := _several(given):
+        raise LudusError(
+            f"{several}: restore the run first (ludus pull {url}), then let each process resume its folder"
+        )
+    run = restore.restored(url, values.get("storage.key_file"))
+    if several := _several({**(read_config(run).get("hosts") or {}), **given}):
+        raise LudusError(
+            f"{several}: the run was trained by several processes and is restored; ludus resume {run} hosts.count=1 "
+            "hosts.launcher=none goes on with one, or let each process resume that folder"
+        )
+    return run
+
+
+def _several(options: dict[str, Any]) -> str:
+    """Return the setting by which there are several processes; an empty text if there is one."""
+    if options.get("count", 1) != 1:
+        return f"hosts.count={options['count']}"
+    return "" if options.get("launcher", "none") == "none" else f"hosts.launcher={options['launcher']}"
+
+
 def rejoin(run: Path, config: dict[str, Any]) -> bool:
     """Find the others likewise to go on with a run, by its configuration as it is changed."""
     from ludus.runs.strict_json import strict

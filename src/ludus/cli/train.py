@@ -79,7 +79,7 @@ def resume(words: list[str]) -> int:
     parser.add_argument("--fallback", action="store_true", help="go on with what is whole, if something is damaged")
     given = parser.parse_intermixed_args(words)
     from ludus.runs.folder import read_config, read_identity
-    from ludus.runs.storage.restore import is_copy, restored
+    from ludus.runs.storage.restore import is_copy
     from ludus.runtime import autotuning
     from ludus.training.config import changes
     from ludus.training.distributed.hosts import joined, led
@@ -89,7 +89,7 @@ def resume(words: list[str]) -> int:
     run, rest = _split_run(given.words)
     values = changes(rest)
     if not isinstance(run, Path) or is_copy(run):
-        run = restored(str(run), values.get("storage.key_file"))
+        run = hosts.restored(str(run), values)
     config = changed(read_config(run), dict(values))
     if hosts.rejoin(run, config):
         return hosts.follow_resumed(run, config)

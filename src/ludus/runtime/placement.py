@@ -5,6 +5,7 @@ compiler where arrays lie, and it inserts whatever the devices must tell each ot
 rounding. For one device they return what they are given, so that its programs are the same as if this file were not.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -60,9 +61,21 @@ def summed(function: Callable[..., Any], *axes: int | None) -> Callable[..., Any
 
 
 def total(tree: Tree) -> Any:
-    """Return the sum of each device's arrays inside of `each`; where there are no others, the arrays."""
-    is_share = AXIS in jax.sharding.get_abstract_mesh().manual_axes
-    return jax.lax.psum(tree, AXIS) if is_share else tree
+    """Return the sum of each device's arrays inside of `each`; where there are no others, the arrays.
+
+    They are laid side by side first: between processes a sum of seven small arrays takes seven times as long as one.
+    """
+    if AXIS not in jax.sharding.get_abstract_mesh().manual_axes:
+        return tree
+    leaves, treedef = jax.tree.flatten(tree)
+    sums = list(leaves)
+    for dtype in sorted({leaf.dtype.name for leaf in leaves}):
+        places = [place for place, leaf in enumerate(leaves) if leaf.dtype.name == dtype]
+        flat = jax.lax.psum(jnp.concatenate([leaves[place].ravel() for place in places]), AXIS)
+        stops = list(itertools.accumulate(leaves[place].size for place in places))
+        for place, start, stop in zip(places, [0, *stops], stops, strict=False):
+            sums[place] = flat[start:stop].reshape(leaves[place].shape)
+    return jax.tree.unflatten(treedef, sums)
 
 
 def own(key: jax.Array) -> jax.Array:

@@ -11,20 +11,12 @@ from typing import Any, NoReturn
 
 from ludus.runs.folder import read_identity
 from ludus.runs.journal import TakenBackError
-from ludus.runs.trackers.child import (
-    FIRST_PAUSE,
-    LAST_SECONDS,
-    LONGEST_NAP,
-    LONGEST_PAUSE,
-    Lifeline,
-    Tell,
-    live,
-    only_one,
-)
+from ludus.runs.trackers.child import LAST_SECONDS, LONGEST_NAP, Lifeline, Tell, live, only_one
 from ludus.runs.trackers.cursor import MLFLOW
 from ludus.runs.trackers.mlflow.reach import answers
 from ludus.runs.trackers.mlflow.sender import Sender
 from ludus.runs.trackers.mlflow.store import StoreError
+from ludus.runs.trackers.outages import Outages
 from ludus.types import LudusError
 
 POLL_SECONDS = 1.0
@@ -43,29 +35,32 @@ class Follow:
     def __init__(self, sender: Sender, tell: Tell):
         """Begin with nothing tried."""
         self.sender, self.tell = sender, tell
-        self.trouble: StoreError | None = None
-        self._pause, self._next_try = FIRST_PAUSE, 0.0
-        self._is_announced = False
+        self.outages: Outages[StoreError] = Outages(
+            lambda text: tell(say=text),
+            lambda: f"MLflow: experiment {sender.experiment} at {sender.store.name}",
+            lambda: f"MLflow at {sender.store.name}: works again",
+        )
 
     def attempt(self) -> None:
         """Send what is new, unless it is too early to try again after a failure."""
-        if (self.trouble and self.trouble.is_final) or time.monotonic() < self._next_try:
+        if self.outages.is_hopeless or time.monotonic() < self.outages.next_try:
             return
         with contextlib.suppress(TakenBackError):  # the journal is being cut at this very moment
             try:
                 while self.sender.send():
-                    self._worked()
-                self._worked()
+                    self.outages.worked()
+                self.outages.worked()
             except StoreError as error:
                 self._failed(error)
 
     def finish(self, seconds: float, tries: int = 1) -> None:
         """Send the rest and what the run came to; give up after so many seconds and tries of which none worked."""
         last_success, failures = time.monotonic(), 0
-        while not (self.trouble and self.trouble.is_final):
+        while not self.outages.is_hopeless:
             try:
                 while self.sender.send():
-                    last_success, failures = self._worked(), 0
+                    self.outages.worked()
+                    last_success, failures = time.monotonic(), 0
                     self.tell(wait=0.0)
                 self._results()
                 return
@@ -76,7 +71,7 @@ class Follow:
                 return  # somebody has gone on with the run
             if failures >= tries and time.monotonic() - last_success > seconds - LONGEST_NAP:
                 return
-            time.sleep(max(0.0, min(self._next_try - time.monotonic(), LONGEST_NAP)))
+            time.sleep(max(0.0, min(self.outages.next_try - time.monotonic(), LONGEST_NAP)))
 
     def _results(self) -> None:
         """Send what the run came to, which can take a while."""
@@ -88,23 +83,10 @@ class Follow:
         if (news := _published(sender, lambda: self.tell(wait=LONGEST_STEP_SECONDS))) is not None:
             self.tell(news=news)
         sender.close()
-        self._worked()
-
-    def _worked(self) -> float:
-        if self.trouble:
-            self.tell(say=f"MLflow at {self.sender.store.name}: works again")
-        if not self._is_announced:
-            self._is_announced = True
-            self.tell(say=f"MLflow: experiment {self.sender.experiment} at {self.sender.store.name}")
-        self.trouble, self._pause = None, FIRST_PAUSE
-        return time.monotonic()
+        self.outages.worked()
 
     def _failed(self, error: StoreError) -> None:
-        if self.trouble is None:
-            self.tell(say=f"{error}; training goes on, and the journal has it all")
-        self.trouble = error
-        self._next_try = time.monotonic() + self._pause
-        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        self.outages.failed(error, f"{error}; training goes on, and the journal has it all")
 
 
 def follow(run: Path, file: int, tell: Tell) -> None:
@@ -125,7 +107,7 @@ def follow(run: Path, file: int, tell: Tell) -> None:
         while not lifeline.is_cut.wait(POLL_SECONDS):
             state.attempt()
         state.finish(LAST_SECONDS)
-        if lifeline.last_word() and state.trouble:
+        if lifeline.last_word() and state.outages.trouble:
             tell(say=last_words())
 
 
@@ -140,8 +122,8 @@ def track(run: Path) -> str:
             state.finish(0.0, TRIES)
         except OSError as error:
             raise LudusError(f"{run / MLFLOW}: cannot be used ({error.strerror or error})") from error
-        if state.trouble is not None:
-            raise state.trouble
+        if state.outages.trouble is not None:
+            raise state.outages.trouble
     sender = state.sender
     arrived = f"MLflow: all {sender.arrived:,} rows are in experiment {sender.experiment} at {sender.store.name}"
     if sender.damaged:

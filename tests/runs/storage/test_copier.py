@@ -12,6 +12,7 @@ from ludus.runs.storage import copier as copying
 from ludus.runs.storage.base import MissingError, StorageError
 from ludus.runs.storage.copier import Copier
 from ludus.runs.storage.marker import SLOTS, read_marker
+from ludus.types import LudusError
 
 pytestmark = pytest.mark.requirement("S4.26")
 
@@ -90,8 +91,15 @@ def test_a_run_that_goes_back_takes_its_copy_along(tmp_path):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_store_that_fails_loses_nothing(tmp_path, seed):
-    run, store = SmallRun(tmp_path / "run", seed=seed), Dictionary()
-    store.watch = lambda: check_copy(store.files, "run")
+    run, store, seen = SmallRun(tmp_path / "run", seed=seed), Dictionary(), []
+
+    def watch():
+        try:
+            seen.extend([1] * (check_copy(store.files, "run") is not None))
+        except LudusError:
+            assert not seen  # the first marker of all is damaged: there has been no copy yet
+
+    store.watch = watch
     faulty = Faulty(store, seed, rate=0.1)
     copier = Copier(run.path, faulty, "memory://runs")
     for _ in range(4):
@@ -105,6 +113,32 @@ def test_a_store_that_fails_loses_nothing(tmp_path, seed):
             except StorageError:
                 continue
     assert differences(run, store) == [] and len(faulty.faults) > 20
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_first_marker_that_does_not_arrive_as_it_was_sent_is_sent_again(tmp_path, is_restarted):
+    run, store = SmallRun(tmp_path / "run"), Dictionary()
+    run.advance()
+    put = store.put
+
+    def damaging(path, source):
+        put(path, source)
+        if path == f"run/{SLOTS[0]}":
+            store.files[path] = b"\0" + store.files[path][1:]
+
+    store.put = damaging
+    copier = Copier(run.path, store, "memory://runs")
+    with pytest.raises(StorageError):
+        copier.advance()
+    store.put = put
+    stranger = SmallRun(tmp_path / "elsewhere" / "run")
+    stranger.advance()
+    with pytest.raises(LudusError, match="is damaged"):  # it may be the marker of a run that is not this one
+        copied(stranger, store)
+    copier = Copier(run.path, store, "memory://runs") if is_restarted else copier
+    while copier.advance():
+        pass
+    assert differences(run, store) == []
 
 
 class Cut(BaseException):

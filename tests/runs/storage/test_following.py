@@ -95,29 +95,37 @@ def fails(handler):
     handler.send_error(503)
 
 
-def hangs(handler):
-    time.sleep(30.0)
+def test_storage_that_is_away_costs_a_warning_and_two_seconds(tmp_path, monkeypatch):
+    asked = threading.Event()
 
+    def hangs(_):
+        asked.set()
+        time.sleep(30.0)
 
-@pytest.mark.parametrize("way", ["nobody listens", "fails", "hangs", "not mounted"])
-def test_storage_that_is_away_costs_a_warning_and_two_seconds(tmp_path, monkeypatch, way):
-    answer = {"fails": fails, "hangs": hangs}.get(way, fails)
-    with server(answer) as uri:
-        for name, value in stores.AMAZON.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9" if way == "nobody listens" else uri)
-        url = str(tmp_path / "absent" / "drive") if way == "not mounted" else "s3://bucket/runs"
-        run = Followed(tmp_path / "run", url)
-        run.advance()
-        if way != "hangs":
-            run.wait(lambda: run.said)
-            assert re.fullmatch(r"storage: .*; training goes on, the run folder has it all", run.said[0])
-        else:
-            time.sleep(4.0)
-        seconds = run.end()
-    assert seconds < companion.SILENT_SECONDS + 2.5  # of a machine that is busy; about two on one that is not
-    assert len(run.said) <= 2 and "\n" not in run.said[-1]
-    assert re.fullmatch(rf"storage: \d+ files have not arrived; ludus push {run.run.path} sends the rest", run.said[-1])
+    for name, value in stores.AMAZON.items():
+        monkeypatch.setenv(name, value)
+    with server(fails) as failing, server(hangs) as hanging:
+        servers = {"nobody listens": "http://127.0.0.1:9", "fails": failing, "hangs": hanging, "not mounted": failing}
+        runs, seconds = {}, {}
+        for way, uri in servers.items():
+            monkeypatch.setenv("AWS_ENDPOINT_URL", uri)
+            url = str(tmp_path / "absent" / "drive") if way == "not mounted" else "s3://bucket/runs"
+            runs[way] = Followed(tmp_path / way.replace(" ", "-"), url)
+            runs[way].advance()
+        for way, run in runs.items():
+            run.wait(asked.is_set if way == "hangs" else lambda run=run: run.said)
+            if way != "hangs":
+                assert re.fullmatch(r"storage: .*; training goes on, the run folder has it all", run.said[0])
+        ends = [threading.Thread(target=lambda w=w, r=r: seconds.update({w: r.end()})) for w, r in runs.items()]
+        for end in ends:
+            end.start()
+        for end in ends:
+            end.join()
+    for way, run in runs.items():
+        assert seconds[way] < companion.SILENT_SECONDS + 2.5  # of a machine that is busy; about two on one that is not
+        assert len(run.said) <= 2 and "\n" not in run.said[-1]
+        rest = rf"storage: \d+ files have not arrived; ludus push {run.run.path} sends the rest"
+        assert re.fullmatch(rest, run.said[-1]), way
 
 
 def test_a_process_that_was_killed_leaves_a_queue_that_push_sends(tmp_path, capsys):

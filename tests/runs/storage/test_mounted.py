@@ -13,9 +13,10 @@ from resume_runs import iterations, trainer
 import ludus
 from ludus.cli.main import main
 from ludus.runs.folder import read_config, read_identity
-from ludus.runs.storage import following, restore
+from ludus.runs.storage import restore
 from ludus.runs.storage.following import push
 from ludus.runs.storage.options import StorageOptions
+from ludus.runs.trackers import outages
 from ludus.runtime import files
 from ludus.types import LudusError
 
@@ -84,7 +85,7 @@ def test_a_run_that_is_to_be_written_there_is_written_elsewhere_and_copied(mount
 
 
 def test_a_drive_that_is_not_mounted_is_not_mistaken_for_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(following, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.01)
     run = SmallRun(tmp_path / "run")
     run.advance()
     with pytest.raises(LudusError, match="is it mounted"):
@@ -93,7 +94,7 @@ def test_a_drive_that_is_not_mounted_is_not_mistaken_for_an_empty_folder(tmp_pat
 
 
 def test_nothing_is_written_through_a_link(tmp_path, monkeypatch):
-    monkeypatch.setattr(following, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.01)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "drive" / "run").mkdir(parents=True)
     (tmp_path / "drive" / "run" / "run.json").write_text("{}")

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,11 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from copied_runs import SmallRun
+from cut_links import Link, link
 from safetensors.numpy import load_file
 
 import ludus
 from ludus.runs.checkpoint.store import Checkpoints
 from ludus.runs.folder import read_identity
+from ludus.runs.storage.following import push
+from ludus.runs.storage.options import StorageOptions
 from ludus.training.distributed import hosts
 from ludus.training.distributed.hosts import LOST, Peer, Team
 from ludus.training.distributed.seats import HostOptions, Seat, seat_of
@@ -46,14 +51,17 @@ def free_port() -> int:
 class Pair:
     """Two processes that run one command, each with an end of its own."""
 
-    def __init__(self, folder: Path, *words: str):
+    def __init__(self, folder: Path, *words: str, link: Link | None = None, silence: int = SILENCE):
         """Start both."""
-        together = ["hosts.count=2", f"hosts.address=127.0.0.1:{free_port()}", f"hosts.timeout={SILENCE}"]
+        address = f"127.0.0.1:{free_port()}"
+        prefix, *addresses = ((), address, address) if link is None else link[:3]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
         self.files = [folder / f"said-{number}-{time.monotonic_ns()}" for number in (0, 1)]
         self.processes = []
         for number, file in enumerate(self.files):
-            command = [sys.executable, "-m", "ludus", *words, *together, "hosts.patience=100", f"hosts.number={number}"]
+            together = ["hosts.count=2", f"hosts.address={addresses[number]}", f"hosts.timeout={silence}"]
+            together += ["hosts.patience=100", f"hosts.number={number}"]
+            command = [*prefix, sys.executable, "-m", "ludus", *words, *together]
             with file.open("w") as said:
                 self.processes.append(
                     subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT)
@@ -154,6 +162,18 @@ def test_where_the_leader_is_stopped_all_end_and_the_run_goes_on_exactly_with_tw
 
 
 @pytest.mark.slow
+def test_where_the_link_is_cut_both_end_and_name_the_same_step(tmp_path):
+    words = [*ENDLESS, "run_dir=run", "checkpoint.every_iterations=0", "checkpoint.every_minutes=0.14"]
+    with link(free_port()) as between, Pair(tmp_path, "train", *words, link=between, silence=6) as pair:
+        pair.until_saved(tmp_path / "run")  # the next one comes three seconds later than that
+        between.cut()
+        assert [pair.ended(number, within=60) for number in (0, 1)] == [LOST, LOST], pair.said(0) + pair.said(1)
+    for number in (0, 1):
+        assert f"process {1 - number} has been silent for 6 s: dead, stopped or cut off" in pair.said(number)
+        assert goes_on_from(pair.said(number)) == Checkpoints(tmp_path / "run").latest()
+
+
+@pytest.mark.slow
 def test_a_signal_to_any_process_saves_and_ends_the_run_for_all(tmp_path):
     with Pair(tmp_path, "train", *ENDLESS, "run_dir=run") as pair:
         pair.until_saved(tmp_path / "run")
@@ -197,6 +217,24 @@ def test_mistakes_are_one_line(run, monkeypatch, words, expected):
     assert code == 2
     assert said.startswith(f"ludus: {expected}")
     assert said.count("\n") == 1
+
+
+def test_several_processes_do_not_restore_a_run_each(run, tmp_path):
+    SmallRun(tmp_path / "two", hosts={"count": 2, "launcher": "none"})
+    push(tmp_path / "two", StorageOptions(url=str(tmp_path / "drive")))
+    words = ["resume", str(tmp_path / "drive" / "two")]
+    for word in ("hosts.count=2", "hosts.launcher=slurm"):
+        code, _, said = run(*words, word, "hosts.number=0", "hosts.address=127.0.0.1:1")
+        assert (code, said.count("\n")) == (2, 1)
+        assert said.startswith(f"ludus: {word}: restore the run first (ludus pull {words[1]})")
+        assert not (tmp_path / "runs").exists()
+    code, _, said = run(*words)
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith("ludus: hosts.count=2: the run was trained by several processes and is restored; ludus resu")
+    assert (tmp_path / "runs" / "two" / "config.yaml").exists()
+    shutil.rmtree(tmp_path / "runs")
+    code, _, said = run(*words, "hosts.count=1")
+    assert "hosts" not in said  # it goes on, as far as so small a run can
 
 
 def test_in_python_there_is_one_process():

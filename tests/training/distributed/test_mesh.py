@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from mesh_runs import CASES, COUNTS
+from mesh_runs import CASES, COUNTS, MINIBATCH
 
 import ludus
 from ludus.runs.folder import read_config, read_identity
@@ -69,9 +69,27 @@ def test_each_device_has_its_share_of_environments_replay_and_arithmetic(found, 
 
 
 @pytest.mark.slow
+@pytest.mark.requirement("S2.16")
+def test_each_device_judges_its_own_pictures(found):
+    on = found["pictures"]
+    assert on["pictures"]["1"] >= 64
+    assert on["pictures"]["4"] == on["pictures"]["1"] // 4
+    assert on["error"] < EPSILON
+
+
+@pytest.mark.slow
 def test_a_run_on_several_devices_is_one_program(found):
     assert found["one program"]["first"] > 0
     assert found["one program"]["more"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("S2.16")
+def test_in_a_gradient_step_devices_say_the_advantages_and_one_vector_to_each_other(found):
+    shapes = [words.split("{")[0] for words in found["one program"]["words"]]
+    assert len(shapes) == 2
+    assert f"f32[{MINIBATCH}]" in shapes
+    assert not any(shape.startswith("(") for shape in shapes)
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from ludus.runs.storage.marker import Content, Marker, read_marker, spare
 from ludus.runs.storage.places import joined
 from ludus.runs.storage.verify import is_same
 from ludus.runtime import files
+from ludus.types import LudusError
 
 WORKERS = 4
 """Files that are sent at the same time."""
@@ -46,6 +47,8 @@ class Copier:
         self.file = LedgerFile(run)
         kept = self.file.load()
         self.ledger = kept if kept is not None and kept.url == url else Ledger(url, _name(run))
+        self._has_begun = self.ledger is kept and kept.taken is None
+        """Whether this folder has begun the copy: a marker that is damaged is its own then."""
         self.marker: Marker | None = None
         self.is_to_take_over = False
         """Whether a copy that another folder of the run has written is gone on with."""
@@ -94,14 +97,15 @@ class Copier:
 
     def _meet(self) -> None:
         """Read the marker that lies there and make sure that it is ours to go on with."""
-        marker, ledger = read_marker(self.store, self.ledger.folder), self.ledger
+        marker, ledger = self._marker(self.ledger.folder), self.ledger
         if marker is not None and marker.run != self.id:  # another run of that name: both are kept
             ledger.folder = f"{_name(self.run)}-{self.id[:8]}"
-            marker = read_marker(self.store, ledger.folder)
+            marker = self._marker(ledger.folder)
         self.marker = marker
         if marker is None:
             ledger.sent.clear()
             self.file.save(ledger)  # this folder must be known as the writer before it writes a marker
+            self._has_begun = True
             return
         if marker.run == self.id and self.is_to_take_over and marker.writer != ledger.writer:
             ledger.sent.clear()
@@ -113,6 +117,15 @@ class Copier:
                 "--take-over replaces it",
                 is_final=True,
             )
+
+    def _marker(self, folder: str) -> Marker | None:
+        """Return the marker in a folder there; none if the first one of this copy did not arrive as it was sent."""
+        try:
+            return read_marker(self.store, folder)
+        except LudusError:
+            if self._has_begun:
+                return None
+            raise
 
     def _mark(self, named: dict[str, Content]) -> None:
         """Write a marker, and believe that it is there only when its hash says so."""

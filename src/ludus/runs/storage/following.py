@@ -18,16 +18,8 @@ from ludus.runs.storage.copier import Copier
 from ludus.runs.storage.marker import OWN, SLOTS
 from ludus.runs.storage.options import StorageOptions
 from ludus.runs.storage.places import joined, opened
-from ludus.runs.trackers.child import (
-    FIRST_PAUSE,
-    LAST_SECONDS,
-    LONGEST_NAP,
-    LONGEST_PAUSE,
-    Lifeline,
-    Tell,
-    live,
-    only_one,
-)
+from ludus.runs.trackers.child import LAST_SECONDS, LONGEST_NAP, Lifeline, Tell, live, only_one
+from ludus.runs.trackers.outages import Outages
 from ludus.types import LudusError
 
 VARIABLE = "LUDUS_STORAGE"
@@ -44,45 +36,29 @@ class Attempts:
 
     def __init__(self, copier: Copier, say: Callable[[str], None]):
         """Begin with nothing tried."""
-        self.copier, self.say = copier, say
-        self.trouble: StorageError | None = None
-        self.next_try = 0.0
-        self._pause = FIRST_PAUSE
-        self._is_announced = False
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether trying again is of no use."""
-        return self.trouble is not None and self.trouble.is_final
+        self.copier = copier
+        self.outages: Outages[StorageError] = Outages(
+            say,
+            lambda: f"storage: the run is copied to {copier.place}",
+            lambda: f"storage: {copier.place} works again",
+        )
 
     def attempt(self) -> bool:
         """Try once; return whether the copy is up to date."""
         try:
             while self.copier.advance():
-                self._worked()
-            self._worked()
+                self.outages.worked()
+            self.outages.worked()
         except StorageError as error:
             self._failed(error)
         except LudusError as error:  # a marker that is damaged
             self._failed(StorageError(str(error)))
         except OSError as error:  # the run folder itself
             self._failed(StorageError(f"{self.copier.run}: {error.strerror or error}"))
-        return self.trouble is None
-
-    def _worked(self) -> None:
-        if self.trouble:
-            self.say(f"storage: {self.copier.place} works again")
-        elif not self._is_announced:
-            self.say(f"storage: the run is copied to {self.copier.place}")
-        self._is_announced = True
-        self.trouble, self._pause = None, FIRST_PAUSE
+        return self.outages.trouble is None
 
     def _failed(self, error: StorageError) -> None:
-        if self.trouble is None or (error.is_final and not self.trouble.is_final):
-            self.say(f"storage: {error}; training goes on, the run folder has it all")
-        self.trouble = error
-        self.next_try = time.monotonic() + max(error.wait, self._pause)
-        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        self.outages.failed(error, f"storage: {error}; training goes on, the run folder has it all", error.wait)
 
 
 def follow(run: Path, file: int, tell: Tell) -> None:
@@ -113,7 +89,7 @@ def follow(run: Path, file: int, tell: Tell) -> None:
         attempts = Attempts(copier, lambda text: tell(say=text))
         _accompany(attempts, options.every_seconds, lambda: lifeline.is_cut.wait(POLL_SECONDS))
         finish(attempts, LAST_SECONDS)
-        if lifeline.last_word() and attempts.trouble:
+        if lifeline.last_word() and attempts.outages.trouble:
             tell(say=last_words())
 
 
@@ -124,7 +100,7 @@ def _accompany(attempts: Attempts, every_seconds: float, is_over: Callable[[], b
         now = time.monotonic()
         latest = attempts.copier.contents.latest()
         is_due = now - copied >= every_seconds or latest != checkpoint
-        if attempts.is_hopeless or now < attempts.next_try or not is_due:
+        if attempts.outages.is_hopeless or now < attempts.outages.next_try or not is_due:
             continue
         if attempts.attempt():
             copied, checkpoint = time.monotonic(), latest
@@ -133,11 +109,11 @@ def _accompany(attempts: Attempts, every_seconds: float, is_over: Callable[[], b
 def finish(attempts: Attempts, seconds: float, tries: int = 1) -> None:
     """Send the rest; give up after so many seconds and tries of which none worked."""
     began, failures = time.monotonic(), 0
-    while not attempts.is_hopeless and not attempts.attempt():
+    while not attempts.outages.is_hopeless and not attempts.attempt():
         failures += 1
         if failures >= tries and time.monotonic() - began > seconds - LONGEST_NAP:
             return
-        nap = attempts.next_try - time.monotonic()
+        nap = attempts.outages.next_try - time.monotonic()
         time.sleep(max(0.0, nap if tries > 1 else min(nap, LONGEST_NAP)))
 
 
@@ -153,9 +129,9 @@ def push(run: Path, options: StorageOptions, is_to_take_over: bool = False) -> s
         attempts = Attempts(copier, lambda text: None)
         with closing(store):
             finish(attempts, 0.0, TRIES)
-        if attempts.trouble is not None:
-            missing = f" ({copier.missing():,} files have not arrived)" if not attempts.is_hopeless else ""
-            raise LudusError(f"{attempts.trouble}{missing}")
+        if attempts.outages.trouble is not None:
+            missing = f" ({copier.missing():,} files have not arrived)" if not attempts.outages.is_hopeless else ""
+            raise LudusError(f"{attempts.outages.trouble}{missing}")
     count = len(copier.marker.files) if copier.marker is not None else 0
     return f"all {count:,} files of the run are at {copier.place}, each compared by its hash"
 

@@ -19,10 +19,8 @@ from typing import NoReturn
 from ludus.runs.trackers.mlflow.redaction import redacted
 from ludus.runtime import files
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
-"""Seconds between attempts while the other end does not answer; each is twice the one before."""
 LONGEST_NAP = 0.5
-"""The same when the run is over: somebody waits."""
+"""Seconds between attempts while the other end does not answer when the run is over: somebody waits."""
 LAST_SECONDS = 1.8
 """For so long the other end may not have answered before a process whose run is over gives up."""
 BEAT_SECONDS = 0.2
