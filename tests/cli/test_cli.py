@@ -184,7 +184,7 @@ REFUSED = {
     "key as an option": ("env_options.num_envs=1", "the key is num_envs"),
     "unknown algorithm": (
         "algorithm=pop",
-        "algorithm=pop: must be one of ppo, sac, bc, or your own as in my_module:Name; did you mean ppo?",
+        "algorithm=pop: must be one of ppo, sac, bc, bc_sac, or your own as in my_module:Name; did you mean ppo?",
     ),
     "list for an algorithm": ("algorithm=[ppo]", "must be one of ppo"),
     "unknown network": (
