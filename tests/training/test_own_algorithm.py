@@ -154,7 +154,7 @@ def test_a_registered_algorithm_has_its_name(tmp_path):
             ludus.register_algorithm("my:own", LoudPPO)
     finally:
         del ALGORITHMS["reinforce"]
-    with pytest.raises(ludus.LudusError, match="algorithm=reinforce: must be one of ppo, sac, bc, or your own"):
+    with pytest.raises(ludus.LudusError, match="algorithm=reinforce: must be one of ppo, sac, bc, bc_sac, or your own"):
         ludus.Trainer.resume(tmp_path / "run")
 
 
@@ -225,7 +225,7 @@ def test_own_names_on_the_command_line_through_every_verb(elsewhere):
             "algorithm/network=gru: algorithm=mine:Reinforce has no network to choose",
         ),
         ("network=mine:Nobody", "mine:Nobody: the module mine has no Nobody"),
-        ("algorithm=reinforce", "algorithm=reinforce: must be one of ppo, sac, bc, or your own as in my_module:Name"),
+        ("algorithm=reinforce", "algorithm=reinforce: must be one of ppo, sac, bc, bc_sac, or your own as in my_module:Name"),
         ("algorithm=json:dumps", "algorithm=json:dumps: must be a class"),
         ("algorithm=json:JSONEncoder algorithm.gamma=0.9", "algorithm=JSONEncoder: must be an algorithm such as"),
     ],
