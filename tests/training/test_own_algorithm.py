@@ -225,7 +225,10 @@ def test_own_names_on_the_command_line_through_every_verb(elsewhere):
             "algorithm/network=gru: algorithm=mine:Reinforce has no network to choose",
         ),
         ("network=mine:Nobody", "mine:Nobody: the module mine has no Nobody"),
-        ("algorithm=reinforce", "algorithm=reinforce: must be one of ppo, sac, bc, bc_sac, or your own as in my_module:Name"),
+        (
+            "algorithm=reinforce",
+            "algorithm=reinforce: must be one of ppo, sac, bc, bc_sac, or your own as in my_module:Name",
+        ),
         ("algorithm=json:dumps", "algorithm=json:dumps: must be a class"),
         ("algorithm=json:JSONEncoder algorithm.gamma=0.9", "algorithm=JSONEncoder: must be an algorithm such as"),
     ],
