@@ -1,7 +1,7 @@
 """Whether the defaults that Python users meet learn on returns of any size. Prints JSON lines.
 
     .venv/bin/python benchmarks/returns.py --seeds 3 --results returns.jsonl
-    .venv/bin/python benchmarks/returns.py --only ppo/gru --seeds 1
+    .venv/bin/python benchmarks/returns.py --only "sac/mlp, longer" --returns 1 --seeds 1
 
 The same task three times, its rewards multiplied so that returns are about 1, 100 and 10,000. Seeds are 0 .. N-1. The
 figure is the mean return of the final policy's evaluation, in the task's own units, so that all three can be compared.
@@ -46,6 +46,8 @@ TASKS = {
         200.0,
     ),
     "sac/mlp": Task("Pendulum-v1", ludus.SAC(), 4, 20_000, 1500.0, -250.0),
+    "sac/mlp, longer": Task("Pendulum-v1", ludus.SAC(), 4, 60_000, 1500.0, -250.0),
+    "sac/mlp, cooler": Task("Pendulum-v1", ludus.SAC(alpha=0.003), 4, 20_000, 1500.0, -250.0),
 }
 RETURNS = (1.0, 100.0, 10_000.0)
 
@@ -89,12 +91,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--results", type=Path, default=Path("returns.jsonl"))
+    parser.add_argument("--returns", type=float, nargs="*", default=RETURNS, help="sizes of returns")
     parser.add_argument("--only", nargs="*", choices=TASKS, metavar="TASK", help=f"of {', '.join(TASKS)}")
     given = parser.parse_args()
     done = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
     known = {(row["task"], row["returns"], row["seed"]) for row in done}
     for name in given.only or TASKS:
-        for size in RETURNS:
+        for size in given.returns:
             for seed in range(given.seeds):
                 if (name, size, seed) not in known:
                     row = {"task": name, "returns": size, "seed": seed, **train(TASKS[name], size, seed)}

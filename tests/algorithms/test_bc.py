@@ -102,6 +102,7 @@ def some_allowed():
     return mask
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S2.24")
 @pytest.mark.parametrize(("actor", "space", "loss"), [
     ("ppo", CHOICE, "nll"), ("ppo", "masked", "nll"), ("ppo", ARM, "nll"), ("ppo", ARM, "mse"), ("sac", ARM, "nll"),

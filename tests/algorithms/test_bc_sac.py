@@ -85,6 +85,7 @@ def log_density(state, action):
     return (density - np.log(1 - action**2)).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0.1, 40.0])
 def test_the_second_term_is_the_demonstrations_likelihood_in_the_size_of_the_values(shown, size):
     """Everything demonstrated is one and the same, so that chance has no part in it."""

@@ -201,6 +201,7 @@ def judged_pairs(count, seed, length=6, reward=lambda obs, action, after: obs[..
     return demos, Preferences(first, second, (demos.returns[first] > demos.returns[second]).astype(np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S0.20")
 def test_preferences_are_learnt_so_that_those_held_out_are_agreed_with(tmp_path):
     demos, preferences = judged_pairs(200, 4)
@@ -417,6 +418,7 @@ def test_padding_changes_nothing(source):
     assert not np.asarray(one.learner)[~valid].any() and np.asarray(one.learner)[valid].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["obs", "reward"])
 def test_a_number_that_is_none_leaves_everything_as_it_was(what):
     algorithm, state = around(ludus.PreferenceReward(**LABELS))

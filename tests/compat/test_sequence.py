@@ -117,6 +117,7 @@ def test_a_sample_beyond_the_clip_in_its_advantages_direction_has_no_gradient(ca
         assert (norm == 0.0) == passed, (ratio[t, b], advantage[t, b], norm)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S0.17")
 def test_the_value_loss_falls_on_a_fixed_batch_and_the_frozen_policy_stays(case):
     ppo, network, parameters, samples, _ = case

@@ -91,6 +91,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S4.17", "S4.18", "S4.21")
 @pytest.mark.parametrize("name", RUNS)
 def test_real_runs_write_every_documented_figure_and_no_other(tmp_path, name):

@@ -57,6 +57,7 @@ def cleared(unit, memory, ended):
     return jax.tree.map(choose, unit.initial(ENVS), memory)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S0.11")
 @pytest.mark.parametrize("name", UNITS)
 def test_step_by_step_it_computes_what_it_computes_over_a_span(name):
@@ -90,6 +91,7 @@ def test_the_order_of_earlier_steps_matters(name):
     assert np.abs(one - other).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S0.9")
 @pytest.mark.parametrize("name", UNITS)
 def test_padding_before_the_first_step_changes_nothing(name):
@@ -101,6 +103,7 @@ def test_padding_before_the_first_step_changes_nothing(name):
     np.testing.assert_allclose(unit.span(unit.initial(ENVS), padded, None, ended, 5).features[3:], without, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNITS)
 def test_nothing_leaks_over_an_episodes_end_nor_from_the_future(name):
     unit, (x, after, ended) = UNITS[name], draw(ends=0.0)
@@ -166,6 +169,7 @@ def test_with_a_horizon_memories_last_from_one_step_to_so_many():
     assert slopes[0] > 0.1 and slopes[1] < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("build", [ludus.GRU, ludus.Transformer])
 def test_actor_and_critic_remember_by_themselves_unless_told_to_share(build, shared):
@@ -212,6 +216,7 @@ def test_nothing_older_than_a_strict_window_counts_by_any_way():
         assert (gap[13:] == 0).all() if is_strict else (gap[13:18] > 1e-6).all()
 
 
+@pytest.mark.slow
 def test_in_the_first_window_of_an_episode_strict_and_sliding_are_the_same():
     (x, after, _), never = draw(), np.zeros((5, ENVS), bool)
     one, two = (
@@ -236,6 +241,7 @@ def growth(make) -> dict[str, float]:
     return {name: (large[name] - middle[name]) / (middle[name] - small[name]) for name in small}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S0.25", "S0.27")
 def test_acting_costs_no_more_than_in_proportion_to_the_window():
     assert max(growth(transformer).values()) < 4.1

@@ -195,6 +195,7 @@ def test_latent_queries_are_those_of_float64():
     np.testing.assert_allclose(got, Float64(module)(parts, config.depth, config.num_heads), rtol=2e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_slopes_reach_every_parameter(name):
     graph, parameters = nnx.split(SMALL[name](FLAT, generator(), "bounds"))

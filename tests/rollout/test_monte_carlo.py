@@ -110,6 +110,7 @@ def test_slips_are_drawn_for_each_branch_by_itself():
     assert 0.3 < np.mean(got) < 0.7 and len(np.unique(np.asarray(got), axis=0)) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S0.10")
 def test_all_at_once_is_one_by_one_and_a_key_is_one_outcome():
     env = JaxEnv(Chain(slips=0.3), 3, "chain")

@@ -75,6 +75,7 @@ def test_what_takes_long_is_named(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().err == "", "nothing goes on after the end"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S1.25")
 def test_the_summary_tells_the_time_that_the_journal_tells(tmp_path):
     class Slow:

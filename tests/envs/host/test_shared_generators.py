@@ -47,6 +47,7 @@ def gone_on(folder, step, env) -> str:
     return read_identity(folder)["resumed"][-1]["level"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S4.13")
 @pytest.mark.parametrize(
     ("when", "generator", "num_workers", "levels"),
@@ -78,6 +79,7 @@ def test_what_says_that_it_is_exact_is_the_run_without_a_break(when, generator, 
     assert said == levels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_whole_episodes_are_the_same_after_a_break(num_workers, tmp_path, kept):
     """Rollouts of whole episodes begin with a reset, which seeds what they draw from."""

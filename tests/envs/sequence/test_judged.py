@@ -32,6 +32,7 @@ def played(judge, horizon=7):
     return np.asarray(seen), rewards, own
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S0.13")
 @pytest.mark.parametrize("sequence_length", [3, 20])
 def test_every_reward_is_the_models_of_the_latest_states(sequence_length):

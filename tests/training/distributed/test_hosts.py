@@ -184,6 +184,7 @@ def test_a_signal_to_any_process_saves_and_ends_the_run_for_all(tmp_path):
     assert Checkpoints(tmp_path / "run").latest() == identity["steps"]
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_does_not_answer_is_one_line(run):
     words = ["train", "env=CartPole-v1", "hosts.count=2", "hosts.patience=3", f"hosts.address=127.0.0.1:{free_port()}"]
     code, _, said = run(*words, "hosts.number=1")
@@ -341,6 +342,7 @@ def test_the_end_of_a_run_is_no_loss(ends):
         assert ends == []
 
 
+@pytest.mark.slow
 def test_processes_with_other_settings_do_not_train_together(monkeypatch):
     port, refused = free_port(), []
     leading = Seat(2, 0, "127.0.0.1", port)

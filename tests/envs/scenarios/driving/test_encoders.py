@@ -112,6 +112,7 @@ def test_each_algorithm_reads_the_groups(name, tmp_path):
     assert np.abs(past - first).max() > 1e-5 and np.abs(targets - first).max() > 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S2.26")
 @pytest.mark.parametrize("name", ENCODERS)
 def test_flat_and_structured_observations_mean_the_same(name):
@@ -129,6 +130,7 @@ def test_an_encoder_and_an_observation_that_do_not_match_are_named_in_one_line()
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S2.26")
 def test_a_policy_that_saw_other_groups_is_refused_in_one_line():
     """As many numbers, but others: five cars of nine numbers, or nine of five road points less."""
