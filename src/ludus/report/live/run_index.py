@@ -55,10 +55,10 @@ class RunEntry:
     def refresh(self, locks: dict[int, list[int]], host: str) -> None:
         """Find the process, and read the files of the run that have changed."""
         self.process = process.find_training_process(self.path / JOURNAL, locks)
-        stamp = tuple(_stamp(self.path / name) for name in (CONFIG, IDENTITY, JOURNAL))
-        if stamp[:2] != self._stamp[:2]:
+        now = tuple(stamp(self.path / name) for name in (CONFIG, IDENTITY, JOURNAL))
+        if now[:2] != self._stamp[:2]:
             self._about = _about(self.path)
-        if stamp[2:] != self._stamp[2:]:
+        if now[2:] != self._stamp[2:]:
             try:
                 self._journal_problem = {}
                 self.returns.look()
@@ -67,7 +67,7 @@ class RunEntry:
                 self.returns = Returns(self.path / JOURNAL)
                 if not isinstance(error.__cause__, FileNotFoundError):  # there is none yet, or it is being made anew
                     self._journal_problem = {"status": "damaged", "problem": str(error)}
-        self._stamp = stamp
+        self._stamp = now
         self._update_row(host)
 
     def mark_damaged(self, error: Exception) -> None:
@@ -206,7 +206,8 @@ def _key(name: str) -> str:
     return hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what tells whether a file was written since: time, size and inode; None if it is not there."""
     try:
         status = path.stat(follow_symlinks=False)
     except OSError:

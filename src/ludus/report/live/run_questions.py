@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ludus.report.live.run_index import stamp
 from ludus.report.video.clip import SIZE, Segment, rate_of, strip
 from ludus.runs.questions import ANSWERED, SEGMENTS, Questions
 from ludus.spaces import Box, Discrete
@@ -40,7 +41,7 @@ class RunQuestions:
     def state(self) -> dict[str, Any] | None:
         """Return how many questions there are and which are open; None if the run asks nobody."""
         with self._lock:
-            stamps = _segment_stamps(self.run), _stamp(self.run / ANSWERED)
+            stamps = _segment_stamps(self.run), stamp(self.run / ANSWERED)
             if stamps == self._stamps:
                 return self._state
             if stamps[0] != self._stamps[0]:
@@ -140,11 +141,3 @@ def _segment_stamps(run: Path) -> tuple[tuple[str, int, int], ...]:
     if not all(stat.S_ISREG(status.st_mode) for _, status in found):
         return ()
     return tuple(sorted((name, status.st_mtime_ns, status.st_size) for name, status in found))
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat(follow_symlinks=False)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
