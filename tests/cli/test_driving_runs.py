@@ -59,6 +59,7 @@ def test_a_policy_is_filmed_from_above(run, trained):
         (("--driver", "idm", "env=driving", "--film", "1"), "--film=1: films are kept in a run folder; name a RUN"),
         (("run", "--film", "-1"), "--film=-1: must be at least 0"),
         (("run", "--film", "1", "--stochastic"), "--film=1: films the greedy policy; leave out --stochastic"),
+        (("run", "--film", "1", "--driver", "idm"), "--film=1: films the greedy policy; leave out --driver"),
     ],
 )
 def test_a_mistake_about_films_is_one_line(run, words, message):

@@ -91,7 +91,7 @@ def _check_film(given: "Namespace") -> None:
     runs = [word for word in given.words if "=" not in word and not word.startswith("models:")]
     if given.film and len(runs) != len(given.words):
         raise LudusError(f"--film={given.film}: films are kept in a run folder; name a RUN")
-    for name in ("stochastic", "lookahead"):
+    for name in ("stochastic", "lookahead", "driver"):
         if given.film and getattr(given, name):
             raise LudusError(f"--film={given.film}: films the greedy policy; leave out --{name}")
 

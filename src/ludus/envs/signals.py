@@ -225,7 +225,7 @@ def _driving(obs: np.ndarray, action: np.ndarray, options: Mapping[str, Any]) ->
         "speed": (obs[:, 0] * 10.0, "m/s"),
         "speed limit": (obs[:, 1] * 10.0, "m/s"),
         "offset from the route": (obs[:, 2], "lanes"),
-        "acceleration": (6.0 * pushed[:, 0], "m/s²"),
+        "acceleration": (6.0 * pushed[:, 0], "m/s^2"),
         "steering": (0.5 * pushed[:, 1], "rad"),
     }
 
